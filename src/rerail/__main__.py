@@ -1,0 +1,5 @@
+"""`python -m rerail`."""
+
+from rerail.cli.main import main
+
+main()

@@ -1,0 +1,55 @@
+"""`rerail mark` and `rerail repair`: changes a person makes to a run, each recorded in its journal."""
+
+from __future__ import annotations
+
+import getpass
+
+import click
+
+from rerail import api
+from rerail.cli.options import find_run, open_store, run_argument, store_option
+from rerail.cli.output import say
+from rerail.errors import UsageError
+
+
+@click.command(epilog="Example: rerail mark last deploy completed")
+@run_argument()
+@click.argument("step")
+@click.argument("status", type=click.Choice(["completed", "failed", "pending"]))
+@store_option()
+def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
+    """Say what is true of a step, where rerail cannot know."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    known = [record.id for record in api.checkpoint(store, store.read(run_id)).steps]
+    if step not in known:
+        raise UsageError(
+            f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
+        )
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):
+        who = "somebody"
+    api.mark(store, run_id, step, status, who)
+    say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}")
+    return 0
+
+
+@click.command(epilog="Example: rerail repair last")
+@run_argument()
+@store_option()
+def repair(run_name: str, store_url: str | None) -> int:
+    """Salvage what can be proved of a damaged run; the damaged files are kept."""
+    from rerail.stores.repair import repair as salvage
+
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    done = salvage(store, run_id)
+    if not done.reason:
+        say(f"rerail: run {run_id} is not damaged; there is nothing to repair")
+        return 0
+    say(f"rerail: {done.reason}")
+    say(f"rerail: run {run_id} goes on from record {done.seq}, proved by {done.source}")
+    say(f"rerail: what happened after it will be done again; the damaged files are kept in {done.evidence}")
+    say(f"  next: rerail resume {run_id} --dry-run")
+    return 0

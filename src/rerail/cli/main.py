@@ -1,0 +1,107 @@
+"""`rerail`: the group of commands, and the one place where an error becomes a message and an exit code.
+
+Commands are imported when they are called: starting is cheap.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from rerail.errors import RerailError
+from rerail.version import VERSION
+
+COMMANDS = {
+    "run": "rerail.cli.run:run",
+    "resume": "rerail.cli.run:resume",
+    "list": "rerail.cli.show:list_runs",
+    "show": "rerail.cli.show:show",
+    "history": "rerail.cli.show:history",
+    "mark": "rerail.cli.change:mark",
+    "repair": "rerail.cli.change:repair",
+}
+
+INTERNAL_ERROR = 70
+
+
+class Commands(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        target = COMMANDS.get(cmd_name)
+        if target is None:
+            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            if close:
+                ctx.fail(f"no command {cmd_name!r}, did you mean `rerail {close[0]}`?")
+            return None
+        module, _, name = target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="rerail")
+@click.option("--debug", is_flag=True, help="Show a traceback with an error.")
+def cli(debug: bool) -> None:
+    """Run pipelines that survive: kill them any way you like, then `rerail resume`.
+
+    \b
+    Exit codes: 0 completed, 1 a step failed, 2 bad usage or pipeline, 3 no such run,
+    4 owned by a live process, 5 paused, 6 state cannot be written or is damaged,
+    130/143/129 stopped by SIGINT/SIGTERM/SIGHUP.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(arguments: list[str]) -> int:
+    """Run one command; return its exit code. Never raises but for `--debug`."""
+    debug = "--debug" in arguments
+    try:
+        code: Any = cli.main(arguments, prog_name="rerail", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except RerailError as error:
+        if debug:
+            raise
+        complain(error.message, error.hint)
+        return error.exit_code
+    except click.exceptions.Abort:
+        return 130
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "rerail"
+        complain(error.format_message(), f"{where} --help")
+        return 2
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing is wrong with us. Keep the interpreter from complaining too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        complain(f"internal error: {type(error).__name__}: {error}", "the same command with `rerail --debug …`")
+        return INTERNAL_ERROR
+
+
+def complain(message: str, hint: str) -> None:
+    """What happened and what to type next, on stderr, whatever state stderr is in."""
+    lines = [f"rerail: {message}"]
+    if hint:
+        lines.append(f"  next: {hint}")
+    try:
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,76 @@
+"""Options and look-ups that several commands share."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rerail.errors import RunNotFound, UsageError
+from rerail.stores.directory import DirectoryStore
+from rerail.stores.locate import locate
+
+Decorator = Callable[[Any], Any]
+
+
+def store_option() -> Decorator:
+    return click.option(
+        "--store", "store_url", metavar="URL", help="Where runs live, instead of the nearest .rerail."
+    )
+
+
+def json_option(what: str) -> Decorator:
+    return click.option("--json", "as_json", is_flag=True, help=what)
+
+
+def volume_options(command: Any) -> Any:
+    command = click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")(command)
+    return click.option("-v", "--verbose", is_flag=True, help="Say more.")(command)
+
+
+def run_argument(*, required: bool = True) -> Decorator:
+    return click.argument("run_name", metavar="RUN" if required else "[RUN]", required=required, default=None)
+
+
+def open_store(url: str | None, pipeline_path: str | None = None) -> DirectoryStore:
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current directory is gone", hint="cd to a directory that exists") from None
+    return locate(url, cwd, pipeline_path)
+
+
+def base_dir(store: DirectoryStore) -> str:
+    """The directory that paths in the state are relative to."""
+    return os.path.dirname(store.root)
+
+
+def newest_first(store: DirectoryStore) -> list[str]:
+    """Run ids by the time they were created, newest first; those given by hand sort by their files' age."""
+
+    def created(run_id: str) -> tuple[str, str]:
+        return (store.created_at(run_id), run_id)
+
+    return sorted(store.runs(), key=created, reverse=True)
+
+
+def find_run(store: DirectoryStore, wanted: str) -> str:
+    """The run a person means: an id, a unique prefix, or `last`. Raises RunNotFound with near matches."""
+    runs = store.runs()
+    if wanted in runs:
+        return wanted
+    if wanted == "last" and runs:
+        return newest_first(store)[0]
+    matching = [run for run in runs if run.startswith(wanted)] if wanted else []
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise RunNotFound(
+            f"{wanted!r} begins {len(matching)} runs: {', '.join(sorted(matching)[:5])}", hint="rerail list"
+        )
+    close = difflib.get_close_matches(wanted, runs, n=3, cutoff=0.5)
+    near = f"; did you mean {' or '.join(close)}?" if close else ""
+    raise RunNotFound(f"no run {wanted!r} in {store.root}{near}", hint="rerail list")

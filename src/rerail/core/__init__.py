@@ -1,0 +1,1 @@
+"""The pure core: values and decisions. Nothing in here reads a clock, a file or a random number."""

@@ -1,0 +1,262 @@
+"""checkpoint.json: the state of a run under the names people and scripts read, and back again.
+
+Pure construction: the store adds where in the journal it belongs and the hash, and does the writing.
+`checkpoint_of` covers every end a run can have: completed, failed, interrupted, paused, still going.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from rerail.core.events import FORMAT, ArtifactRecord, Failure, Metrics
+from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
+
+Reason = Literal["before_step", "after_step", "step_failed", "signal", "interval", "manual"]
+Phase = Literal["before_step", "completed", "failed", "interrupted"]
+
+TOKEN_METRICS = ("input_tokens", "output_tokens")
+
+
+class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the run stood: about to run a step, after it, after its failure, or cut off."""
+
+    kind: Phase
+    step: str | None = None
+    step_index: int | None = None
+    output: str | None = None
+    error: str | None = None
+    retryable: bool | None = None
+    in_progress: bool | None = None
+
+
+class StepRecord(msgspec.Struct, kw_only=True):
+    """One step as checkpoint.json and `show --json` tell it."""
+
+    id: str
+    index: int
+    status: UnitStatus
+    attempts: int
+    command: str
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    duration_seconds: float | None = None
+    output: str = ""
+    outputs: dict[str, Any] = {}
+    metrics: Metrics = {}
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    error: Failure | None = None
+    # What resume needs beside the names above.
+    item: str | None = None
+    completions: int = 0
+    failures: int = 0
+    started_seq: int = 0
+    changed_seq: int = 0
+    fingerprint: str = ""
+    retry_at: datetime | None = None
+    retry_in: float | None = None
+    allowed_failure: bool = False
+    reason: str = ""
+
+
+class Checkpoint(msgspec.Struct, kw_only=True):
+    """The state of a run at one journal position."""
+
+    version: int
+    run_id: str
+    pipeline: str
+    pipeline_path: str
+    pipeline_type: Literal["standard", "iterative", "mapreduce"]
+    work_dir: str
+    worktree_path: str
+    labels: dict[str, str]
+    params: dict[str, Any]
+    status: RunStatus
+    state: PhaseDetail
+    reason: Reason
+    created_at: str
+    started_at: datetime | None
+    updated_at: datetime | None
+    finished_at: datetime | None
+    duration_seconds: float | None
+    steps: list[StepRecord]
+    last_completed_step: str | None
+    next_step: str | None
+    total_cost_usd: float
+    total_tokens: int
+    error: Failure | None
+    resumable: bool
+    status_reason: str = ""
+    seq: int = 0
+    lives: int = 0
+    pipeline_sha256: str = ""
+    options: RunOptions = RunOptions()
+    total_steps: int = 0
+    last_event: str = ""
+    last_unit: Unit | None = None
+    last_completed: Unit | None = None
+
+
+def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason: Reason | None = None) -> Checkpoint:
+    """Everything about the run as one value. `reason` is why it is taken now; by default what happened last."""
+    index = {step.id: position for position, step in enumerate(pipeline.steps)}
+    commands = {step.id: step.command for step in pipeline.steps}
+    units: list[tuple[Unit, UnitState]] = [((step.id, None), state.unit((step.id, None))) for step in pipeline.steps]
+    units += [(unit, known) for unit, known in state.units.items() if unit[1] is not None or unit[0] not in index]
+    steps = [_step_record(unit, known, index, commands) for unit, known in units]
+    waiting = [step.id for step in pipeline.steps if not state.unit((step.id, None)).settled]
+    phase, why = _phase(state, index)
+    return Checkpoint(
+        version=FORMAT,
+        run_id=header.run_id,
+        pipeline=header.pipeline,
+        pipeline_path=header.pipeline_path,
+        pipeline_type="standard",
+        work_dir=header.work_dir,
+        worktree_path=header.work_dir,
+        labels=header.labels,
+        params=header.params,
+        status=state.status,
+        state=phase,
+        reason=reason or why,
+        created_at=header.created_at,
+        started_at=state.started_at,
+        updated_at=state.updated_at,
+        finished_at=state.finished_at,
+        duration_seconds=_elapsed(state),
+        steps=steps,
+        last_completed_step=name(state.last_completed) if state.last_completed else None,
+        next_step=waiting[0] if waiting else None,
+        total_cost_usd=_total(state, ("cost_usd",)),
+        total_tokens=int(_total(state, TOKEN_METRICS)),
+        error=state.error,
+        resumable=state.status != "completed",
+        status_reason=state.reason,
+        seq=state.seq,
+        lives=state.lives,
+        pipeline_sha256=state.pipeline_sha256,
+        options=state.options,
+        total_steps=state.steps,
+        last_event=state.last_event,
+        last_unit=state.last_unit,
+        last_completed=state.last_completed,
+    )
+
+
+def state_of(checkpoint: Checkpoint) -> RunState:
+    """The state a checkpoint was made of."""
+    return RunState(
+        status=checkpoint.status,
+        seq=checkpoint.seq,
+        lives=checkpoint.lives,
+        pipeline_sha256=checkpoint.pipeline_sha256,
+        options=checkpoint.options,
+        steps=checkpoint.total_steps,
+        reason=checkpoint.status_reason,
+        started_at=checkpoint.started_at,
+        updated_at=checkpoint.updated_at,
+        finished_at=checkpoint.finished_at,
+        error=checkpoint.error,
+        last_event=checkpoint.last_event,
+        last_unit=checkpoint.last_unit,
+        last_completed=checkpoint.last_completed,
+        units={(step.id, step.item): _unit_state(step) for step in checkpoint.steps if _touched(step)},
+    )
+
+
+def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: dict[str, str]) -> StepRecord:
+    step, item = unit
+    return StepRecord(
+        id=step,
+        index=index.get(step, -1),
+        status=known.status,
+        attempts=known.attempts,
+        command=commands.get(step, ""),
+        started_at=known.started_at,
+        finished_at=known.finished_at,
+        duration_seconds=known.duration,
+        output=known.output,
+        outputs=known.outputs,
+        metrics=known.metrics,
+        artifacts=known.artifacts,
+        error=known.error,
+        item=item,
+        completions=known.completions,
+        failures=known.failures,
+        started_seq=known.started_seq,
+        changed_seq=known.changed_seq,
+        fingerprint=known.fingerprint,
+        retry_at=known.retry_at,
+        retry_in=known.retry_in,
+        allowed_failure=known.allowed,
+        reason=known.reason,
+    )
+
+
+def _unit_state(step: StepRecord) -> UnitState:
+    return UnitState(
+        status=step.status,
+        attempts=step.attempts,
+        completions=step.completions,
+        failures=step.failures,
+        started_seq=step.started_seq,
+        changed_seq=step.changed_seq,
+        started_at=step.started_at,
+        finished_at=step.finished_at,
+        duration=step.duration_seconds,
+        fingerprint=step.fingerprint,
+        outputs=step.outputs,
+        metrics=step.metrics,
+        artifacts=step.artifacts,
+        output=step.output,
+        error=step.error,
+        retry_at=step.retry_at,
+        retry_in=step.retry_in,
+        allowed=step.allowed_failure,
+        reason=step.reason,
+    )
+
+
+def _touched(step: StepRecord) -> bool:
+    """Whether anything ever happened to this unit; the others stand in the file for the reader's sake."""
+    return step.status != "pending" or bool(step.attempts or step.reason or step.changed_seq)
+
+
+def _phase(state: RunState, index: dict[str, int]) -> tuple[PhaseDetail, Reason]:
+    step = state.last_unit[0] if state.last_unit else None
+    position = index.get(step) if step is not None else None
+    known = state.unit(state.last_unit) if state.last_unit else UnitState()
+    if state.status in ("interrupted", "paused"):
+        return PhaseDetail(kind="interrupted", step=step, step_index=position, in_progress=False), "signal"
+    match state.last_event:
+        case "step-completed":
+            return PhaseDetail(kind="completed", step=step, step_index=position, output=known.output), "after_step"
+        case "step-failed" if known.error is not None:
+            failed = PhaseDetail(
+                kind="failed",
+                step=step,
+                step_index=position,
+                error=known.error.message,
+                retryable=known.error.retryable,
+            )
+            return failed, "step_failed"
+        case "step-interrupted":
+            return PhaseDetail(kind="interrupted", step=step, step_index=position, in_progress=False), "signal"
+        case "":
+            return PhaseDetail(kind="before_step"), "before_step"
+        case _:
+            return PhaseDetail(kind="before_step", step=step, step_index=position), "before_step"
+
+
+def _elapsed(state: RunState) -> float | None:
+    until = state.finished_at or state.updated_at
+    if state.started_at is None or until is None:
+        return None
+    return max((until - state.started_at).total_seconds(), 0.0)
+
+
+def _total(state: RunState, names: tuple[str, ...]) -> float:
+    return sum(unit.metrics.get(metric, 0) for unit in state.units.values() for metric in names)

@@ -1,0 +1,171 @@
+"""What happened: the facts a journal is made of. Past tense, frozen, never reinterpreted.
+
+A step, an item of a fan-out and an iteration of a loop are one kind of thing, a *unit*: the path of
+the declared step, and the path of the instance (`item`), which is None for a plain step. They share
+one set of events. New fields get defaults; a tag is never reused.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from rerail.core.model import RunOptions
+
+FORMAT = 1  # of journal, run.json and checkpoint.json; old ones are read for ever, newer ones refused
+
+Metrics = dict[str, int | float]
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who drives a run: enough to tell a live process from a namesake."""
+
+    pid: int
+    started: str  # start time of the process, in the words of its operating system
+    boot: str
+    namespace: str
+    host: str
+    since: datetime
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that is known about why an attempt failed."""
+
+    type: str
+    message: str
+    step: str
+    at: datetime
+    item: str | None = None
+    command: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    retryable: bool = True
+    stderr_tail: str = ""
+    traceback: str = ""
+    variables: dict[str, Any] = {}
+
+
+class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as it was when its step completed."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    at: datetime
+
+
+class _UnitEvent(_Event, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    step: str
+    item: str | None = None
+
+    @property
+    def unit(self) -> tuple[str, str | None]:
+        return (self.step, self.item)
+
+
+class RunStarted(_Event, frozen=True, kw_only=True, tag="run-started"):
+    """The first record of a run."""
+
+    owner: Owner
+    pipeline_sha256: str  # the frozen copy is proved by the journal
+    options: RunOptions
+    steps: int  # how many the pipeline has
+
+
+class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defaults=True):
+    """The first record of every later life of the run."""
+
+    owner: Owner
+    pipeline_sha256: str
+    options: RunOptions
+    steps: int
+    notices: tuple[str, ...] = ()
+
+
+class RunRepaired(_Event, frozen=True, kw_only=True, tag="run-repaired"):
+    """`rerail repair` gave up what could not be proved."""
+
+    owner: Owner
+    reason: str
+    evidence: str  # where the damaged files are kept, relative to the run
+
+
+class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", omit_defaults=True):
+    """The run stopped before its end and can go on: a signal, or state that could not be written."""
+
+    reason: str
+    signal: str | None = None
+
+
+class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused"):
+    """The run waits for something outside it."""
+
+    reason: str
+
+
+class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished"):
+    """Nothing is left to run."""
+
+    status: Literal["completed", "failed"]
+
+
+class StepStarted(_UnitEvent, frozen=True, kw_only=True, tag="step-started", omit_defaults=True):
+    attempt: int
+
+
+class StepCompleted(_UnitEvent, frozen=True, kw_only=True, tag="step-completed", omit_defaults=True):
+    attempt: int
+    duration: float
+    fingerprint: str = ""
+    outputs: dict[str, Any] = {}
+    metrics: Metrics = {}
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    output: str = ""  # last lines of stdout
+
+
+class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_defaults=True):
+    """An attempt failed. With `retry_at` another follows; without, the unit has failed."""
+
+    attempt: int
+    duration: float
+    error: Failure
+    retry_at: datetime | None = None
+    retry_in: float | None = None
+    allowed: bool = False
+    metrics: Metrics = {}
+    output: str = ""
+
+
+class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupted", omit_defaults=True):
+    """An attempt was cut off: by a signal to rerail, or found cut off by the next life."""
+
+    attempt: int
+    reason: str
+    metrics: Metrics = {}
+
+
+class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped"):
+    reason: str
+
+
+class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidated"):
+    """What is recorded of this unit no longer counts: it runs again."""
+
+    reason: str
+
+
+class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked"):
+    """A person said what is true of this unit."""
+
+    status: Literal["completed", "failed", "pending"]
+    by: str
+
+
+UnitEvent = StepStarted | StepCompleted | StepFailed | StepInterrupted | StepSkipped | StepInvalidated | StepMarked
+RunEvent = RunStarted | RunResumed | RunRepaired | RunInterrupted | RunPaused | RunFinished
+Event = RunEvent | UnitEvent

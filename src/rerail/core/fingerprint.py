@@ -1,0 +1,31 @@
+"""Did the definition of a step change? Comments, formatting and names of things do not count."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from rerail.core.model import Action, Run, Step
+
+DIGEST_CHARS = 16
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
+    """A digest of what an attempt of this step would do: action, environment, directory.
+
+    How often it is retried, how long it may take and what it waits for change when it runs, not what it
+    does, so they are left out.
+    """
+    canonical = _encode([_normalised(step.action), {**pipeline_env, **step.env}, step.cwd])
+    return hashlib.sha256(canonical).hexdigest()[:DIGEST_CHARS]
+
+
+def _normalised(action: Action) -> Action:
+    if isinstance(action, Run):
+        # White space around a script comes from YAML block styles; inside it may matter to the shell.
+        return Run(script=action.script.strip())
+    return action

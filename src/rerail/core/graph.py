@@ -1,0 +1,92 @@
+"""Order: who needs whom, what is ready, and cycles that are named.
+
+`Frontier` counts unmet needs per step, so that releasing a step costs its own edges, not the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def dependants(needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """For every step the steps that need it, in declaration order."""
+    result: dict[str, list[str]] = {step: [] for step in needs}
+    for step, wanted in needs.items():
+        for need in wanted:
+            result[need].append(step)
+    return result
+
+
+def topological(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """All steps, each after what it needs; declaration order where that leaves a choice. Assumes no cycle."""
+    frontier = Frontier(needs)
+    order: list[str] = []
+    ready = deque(frontier.ready())
+    while ready:
+        step = ready.popleft()
+        order.append(step)
+        ready.extend(frontier.settle(step))
+    return order
+
+
+def find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """One cycle as a path that ends where it began, or an empty list."""
+    done: set[str] = set()
+    for root in needs:
+        if root in done:
+            continue
+        path: list[str] = []
+        on_path: set[str] = set()
+        stack: list[tuple[str, int]] = [(root, 0)]
+        while stack:
+            step, edge = stack.pop()
+            if edge == 0:
+                path.append(step)
+                on_path.add(step)
+            wanted = needs.get(step, ())
+            if edge < len(wanted):
+                stack.append((step, edge + 1))
+                target = wanted[edge]
+                if target in on_path:
+                    return [*path[path.index(target) :], target]
+                if target not in done:
+                    stack.append((target, 0))
+            else:
+                done.add(step)
+                on_path.discard(path.pop())
+    return []
+
+
+class Frontier:
+    """The steps that wait, and for how many others each still does."""
+
+    def __init__(self, needs: Mapping[str, Sequence[str]]) -> None:
+        self._dependants = dependants(needs)
+        self._unmet = {step: len(wanted) for step, wanted in needs.items()}
+
+    def ready(self) -> list[str]:
+        """Steps that wait for nothing, in declaration order."""
+        return [step for step, count in self._unmet.items() if count == 0]
+
+    def settle(self, step: str) -> list[str]:
+        """Mark a step as done; return the steps that this releases."""
+        released = []
+        for dependant in self._dependants[step]:
+            self._unmet[dependant] -= 1
+            if self._unmet[dependant] == 0:
+                released.append(dependant)
+        return released
+
+
+def downstream(needs: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
+    """The roots and everything that needs them, directly or not."""
+    edges = dependants(needs)
+    seen: set[str] = set()
+    stack = list(roots)
+    while stack:
+        step = stack.pop()
+        if step not in seen:
+            seen.add(step)
+            stack.extend(edges[step])
+    return seen

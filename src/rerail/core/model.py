@@ -1,0 +1,139 @@
+"""What the user declared: pipelines and their steps, validated and frozen.
+
+An `Action` is what an attempt does. A new kind of step is a new action struct; everything around
+it (needs, retry, timeout, journal, resume) is shared.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Backoff = Literal["fixed", "linear", "exponential"]
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often a failing attempt is repeated, and how long to wait in between."""
+
+    attempts: int = 1  # all attempts, the first included
+    backoff: Backoff = "exponential"
+    delay: float = 1.0  # seconds
+    max_delay: float = 60.0
+    jitter: bool = True
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="run"):
+    """A shell script."""
+
+    script: str
+
+
+class Python(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="python", omit_defaults=True):
+    """`module:function`, called in a child process."""
+
+    target: str
+    arguments: dict[str, Any] = {}
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="write"):
+    """A file with the given content."""
+
+    path: str
+    content: str
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="call"):
+    """A function of the running process, looked up by name when the attempt starts."""
+
+    target: str
+
+
+Action = Run | Python | Write | Call
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node of a pipeline. `needs` is resolved: the default "the previous step" is written out."""
+
+    id: str
+    action: Action
+    name: str = ""
+    needs: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str = ""
+    timeout: float | None = None  # seconds
+    retry: Retry = Retry()
+    allow_failure: bool = False
+    idempotent: bool = True
+    line: int = 0  # where it stands in the file, for messages
+
+    @property
+    def command(self) -> str:
+        """The action in one string, as a person would recognise it."""
+        match self.action:
+            case Run(script=script):
+                return script.strip()
+            case Python(target=target):
+                return f"python {target}"
+            case Write(path=path):
+                return f"write {path}"
+            case Call(target=target):
+                return f"call {target}"
+
+
+class Param(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A value the pipeline takes when a run starts."""
+
+    type: Literal["string", "integer", "number", "boolean", "path", "list"] = "string"
+    required: bool = False
+    default: Any = None
+    choices: tuple[Any, ...] = ()
+    description: str = ""
+
+
+class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When snapshots are taken and what happens when the journal cannot be written."""
+
+    interval: float = 30.0  # seconds
+    history: int = 20
+    on_error: Literal["stop", "warn"] = "stop"
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A declared pipeline: validated, acyclic, every name resolved."""
+
+    name: str
+    steps: tuple[Step, ...]
+    params: dict[str, Param] = {}
+    env: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+
+    def step(self, step_id: str) -> Step:
+        """The step of that id; KeyError if there is none."""
+        for step in self.steps:
+            if step.id == step_id:
+                return step
+        raise KeyError(step_id)
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Options of a run: recorded, and in force on resume unless given again."""
+
+    parallel: int = 1
+    fail_fast: bool = False
+
+
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was started: run.json."""
+
+    format: int
+    run_id: str
+    pipeline: str
+    pipeline_path: str
+    work_dir: str
+    created_at: str
+    rerail: str
+    params: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    parent: str | None = None

@@ -1,0 +1,52 @@
+"""Params of a run: what was given, against what the pipeline declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rerail.core.model import Param
+from rerail.core.values import typed
+
+
+def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """All params with defaults filled in, and what is wrong with those given."""
+    problems = [f"the pipeline has no param `{name}`" for name in given if name not in declared]
+    values: dict[str, Any] = {}
+    for name, param in declared.items():
+        if name in given:
+            value, problem = _converted(name, param, given[name])
+            if problem:
+                problems.append(problem)
+            values[name] = value
+        elif param.required:
+            problems.append(f"the param `{name}` is required (-p {name}=VALUE)")
+        else:
+            values[name] = param.default
+    return values, problems
+
+
+def _converted(name: str, param: Param, value: Any) -> tuple[Any, str]:
+    converted = _as_type(param.type, value)
+    if converted is None:
+        return value, f"the param `{name}` must be of type {param.type}, not {value!r}"
+    if param.choices and converted not in param.choices:
+        choices = ", ".join(str(choice) for choice in param.choices)
+        return value, f"the param `{name}` must be one of {choices}, not {value!r}"
+    return converted, ""
+
+
+def _as_type(kind: str, value: Any) -> Any:
+    """The value as that type, or None if it is not one."""
+    guess = typed(value) if isinstance(value, str) else value
+    match kind:
+        case "integer":
+            return guess if type(guess) is int else None
+        case "number":
+            return guess if type(guess) in (int, float) else None
+        case "boolean":
+            return guess if type(guess) is bool else None
+        case "list":
+            return value if isinstance(value, list) else None
+        case _:
+            return value if isinstance(value, str) else None

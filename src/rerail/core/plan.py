@@ -1,0 +1,147 @@
+"""What will run, and why: a pure function of the pipeline, the state and what was found on disk.
+
+One rule decides about everything that completed before: a unit's record stays valid while its definition is
+the same and nothing it depends on, directly or not, has produced something different since the unit started.
+"Since" is journal order, never a clock. Because of it a crash in the middle of a cascade loses nothing, and a
+step that reran and produced the same stops the cascade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from rerail.core.fingerprint import fingerprint
+from rerail.core.graph import topological
+from rerail.core.model import Pipeline, Step
+from rerail.core.state import RunState, UnitState
+
+Verdict = Literal["reuse", "run", "rerun", "ask"]
+Changes = Literal["rerun", "keep", "refuse"]
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of one step. `unless_same` names the steps whose unchanged products would still save it."""
+
+    step: str
+    decision: Verdict
+    reason: str
+    unless_same: tuple[str, ...] = ()
+    changed: bool = False  # its definition was edited since it ran
+    saved_seconds: float = 0.0  # what reusing it saves
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The decisions in declaration order, and the steps the run knows but the pipeline no longer has."""
+
+    decisions: tuple[Decision, ...]
+    removed: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return tuple(item.step for item in self.decisions if item.changed)
+
+
+def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun") -> Plan:
+    """Decide for every step, in declaration order, whether it runs and why."""
+    steps = {step.id: step for step in pipeline.steps}
+    made: dict[str, Decision] = {}
+    lineage: dict[str, int] = {}
+    for step_id in topological({step.id: step.needs for step in pipeline.steps}):
+        step = steps[step_id]
+        unit = state.unit((step_id, None))
+        made[step_id] = _decide(pipeline, step, unit, made, lineage, changes=changes)
+        lineage[step_id] = lineage_of(step, unit, lineage)
+    return Plan(
+        decisions=tuple(made[step.id] for step in pipeline.steps),
+        removed=tuple(step for step, item in state.units if item is None and step not in steps),
+    )
+
+
+def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
+    """The journal position at which this step or anything it depends on last produced something different."""
+    newest = unit.changed_seq
+    for need in step.needs:
+        newest = max(newest, lineage[need])
+    return newest
+
+
+def stale(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> str | None:
+    """The need that produced something different since this unit started, if there is one."""
+    for need in step.needs:
+        if lineage[need] > unit.started_seq:
+            return need
+    return None
+
+
+def _decide(
+    pipeline: Pipeline,
+    step: Step,
+    unit: UnitState,
+    made: Mapping[str, Decision],
+    lineage: Mapping[str, int],
+    *,
+    changes: Changes,
+) -> Decision:
+    match unit.status:
+        case "pending":
+            return _pending(step, unit)
+        case "running" | "interrupted":
+            return _cut_off(step, unit)
+        case "failed" if not unit.allowed:
+            return Decision(step=step.id, decision="rerun", reason=_failure(unit))
+        case _:
+            pass
+    edited = bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, pipeline.env)
+    if edited and changes != "keep":
+        return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
+    older = stale(step, unit, lineage)
+    if older is not None:
+        return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
+    rerunning = [need for need in step.needs if made[need].decision != "reuse"]
+    if rerunning:
+        reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
+        return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
+    return Decision(
+        step=step.id,
+        decision="reuse",
+        reason=_reuse_reason(unit, edited=edited),
+        changed=edited,
+        saved_seconds=unit.duration or 0.0,
+    )
+
+
+def _pending(step: Step, unit: UnitState) -> Decision:
+    if unit.attempts:
+        return Decision(step=step.id, decision="rerun", reason=unit.reason or "its record no longer counts")
+    return Decision(step=step.id, decision="run", reason="not started yet")
+
+
+def _cut_off(step: Step, unit: UnitState) -> Decision:
+    if step.idempotent:
+        return Decision(step=step.id, decision="rerun", reason=f"attempt {unit.attempts} was cut off")
+    reason = f"attempt {unit.attempts} was cut off and the step is not idempotent: nobody knows how far it got"
+    return Decision(step=step.id, decision="ask", reason=reason)
+
+
+def _reuse_reason(unit: UnitState, *, edited: bool) -> str:
+    if unit.status == "skipped":
+        return f"skipped: {unit.reason}"
+    if unit.status == "failed":
+        return "failed, which is allowed"
+    return "completed; its definition changed, which --changes keep ignores" if edited else "completed"
+
+
+def _failure(unit: UnitState) -> str:
+    if unit.retry_at is not None:
+        return f"attempt {unit.attempts} failed and was to be repeated"
+    message = unit.error.message.splitlines()[0] if unit.error and unit.error.message else "failed"
+    return f"failed: {message}"
+
+
+def _names(steps: list[str]) -> str:
+    if len(steps) > 3:
+        return f"{steps[0]}, {steps[1]} and {len(steps) - 2} others"
+    return " and ".join(steps)

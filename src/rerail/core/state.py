@@ -1,0 +1,287 @@
+"""The state of a run: the fold of its events. The tables below are the only place that says what may follow what.
+
+An event that is not in a table raises IllegalEvent and changes nothing. State is changed in place, one unit
+per event: a copy per event would make a long run quadratic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from rerail.core import events as ev
+from rerail.core.events import ArtifactRecord, Event, Failure, Metrics, UnitEvent
+from rerail.core.model import RunOptions
+from rerail.errors import IllegalEvent
+
+Unit = tuple[str, str | None]
+UnitStatus = Literal["pending", "running", "completed", "failed", "interrupted", "skipped"]
+RunStatus = Literal["pending", "running", "completed", "failed", "interrupted", "paused"]
+
+_STARTABLE: Final = ("pending", "failed", "interrupted")
+
+TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
+    **{(before, ev.StepStarted): "running" for before in _STARTABLE},
+    ("running", ev.StepCompleted): "completed",
+    ("running", ev.StepFailed): "failed",
+    ("running", ev.StepInterrupted): "interrupted",
+    ("pending", ev.StepSkipped): "skipped",
+    # From running only when the attempt was announced and then never launched.
+    **{
+        (before, ev.StepInvalidated): "pending"
+        for before in ("running", "completed", "failed", "interrupted", "skipped")
+    },
+    # A person may overrule anything but a live attempt; the status is the event's own.
+    **{(before, ev.StepMarked): "pending" for before in ("pending", "completed", "failed", "interrupted", "skipped")},
+}
+
+RUN_TRANSITIONS: Final[Mapping[tuple[str, type], RunStatus]] = {
+    ("pending", ev.RunStarted): "running",
+    # A life that ended without a word leaves "running" behind.
+    **{(before, ev.RunResumed): "running" for before in ("running", "failed", "interrupted", "paused", "completed")},
+    **{
+        (before, ev.RunRepaired): "interrupted"
+        for before in ("pending", "running", "failed", "interrupted", "paused", "completed")
+    },
+    ("running", ev.RunInterrupted): "interrupted",
+    ("running", ev.RunPaused): "paused",
+    ("running", ev.RunFinished): "completed",  # or failed: the event's own status
+}
+
+
+class UnitState(msgspec.Struct, kw_only=True):
+    """What is known of one unit. Outputs and artifacts are those of its last completion."""
+
+    status: UnitStatus = "pending"
+    attempts: int = 0  # started so far, for ever growing
+    completions: int = 0
+    failures: int = 0  # failed attempts since the unit was last pending: what a retry policy counts
+    started_seq: int = 0  # journal position of the attempt that completed, or of the latest one
+    changed_seq: int = 0  # journal position at which its product last became something different
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    duration: float | None = None
+    fingerprint: str = ""
+    outputs: dict[str, Any] = {}
+    metrics: Metrics = {}
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    output: str = ""
+    error: Failure | None = None
+    retry_at: datetime | None = None
+    retry_in: float | None = None
+    allowed: bool = False
+    reason: str = ""  # why it was skipped, invalidated, interrupted or marked
+
+    @property
+    def settled(self) -> bool:
+        """Done in a way that lets dependants run."""
+        return self.status in ("completed", "skipped") or (self.status == "failed" and self.allowed)
+
+
+_UNTOUCHED: Final = UnitState()
+
+
+class RunState(msgspec.Struct, kw_only=True):
+    """The whole state of a run at journal position `seq`."""
+
+    status: RunStatus = "pending"
+    seq: int = 0
+    lives: int = 0
+    reason: str = ""
+    pipeline_sha256: str = ""  # of the definition in use
+    options: RunOptions = RunOptions()
+    steps: int = 0  # how many the pipeline has
+    started_at: datetime | None = None
+    updated_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: Failure | None = None
+    last_event: str = ""  # tag and unit of the last unit event: what checkpoint.json calls its state
+    last_unit: Unit | None = None
+    last_completed: Unit | None = None
+    units: dict[Unit, UnitState] = {}
+
+    def unit(self, unit: Unit) -> UnitState:
+        """The state of a unit, to read; a unit nothing happened to is pending."""
+        return self.units.get(unit, _UNTOUCHED)
+
+
+def apply(state: RunState, seq: int, event: Event) -> None:
+    """Change `state` by one event, in place; raise IllegalEvent and change nothing if it cannot follow."""
+    if seq != state.seq + 1:
+        raise IllegalEvent(f"record {seq} cannot follow record {state.seq}")
+    if isinstance(event, UnitEvent):
+        _apply_unit(state, seq, event)
+    else:
+        _apply_run(state, event)
+    state.seq = seq
+    state.updated_at = event.at
+
+
+def fold(records: Iterable[tuple[int, Event]], state: RunState | None = None) -> RunState:
+    """Apply records in order, to an empty state or to the given one (which is changed)."""
+    result = RunState() if state is None else state
+    for seq, event in records:
+        apply(result, seq, event)
+    return result
+
+
+def _apply_run(state: RunState, event: ev.RunEvent) -> None:
+    try:
+        status = RUN_TRANSITIONS[state.status, type(event)]
+    except KeyError:
+        raise IllegalEvent(f"{type(event).__name__} cannot happen to a run that is {state.status}") from None
+    match event:
+        case ev.RunStarted():
+            state.started_at = event.at
+            _begin_life(state, event)
+        case ev.RunResumed():
+            _begin_life(state, event)
+            state.finished_at = None
+            state.reason = ""
+            state.error = None
+        case ev.RunRepaired() | ev.RunInterrupted() | ev.RunPaused():
+            state.reason = event.reason
+        case ev.RunFinished():
+            status = event.status
+            state.finished_at = event.at
+    state.status = status
+
+
+def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
+    state.lives += 1
+    state.pipeline_sha256 = event.pipeline_sha256
+    state.options = event.options
+    state.steps = event.steps
+
+
+def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
+    if state.status != "running" and not isinstance(event, ev.StepMarked):
+        raise IllegalEvent(f"{type(event).__name__} cannot happen in a run that is {state.status}")
+    key = (event.step, event.item)
+    unit = state.units.get(key)
+    before: UnitStatus = "pending" if unit is None else unit.status
+    try:
+        status = TRANSITIONS[before, type(event)]
+    except KeyError:
+        raise IllegalEvent(f"{type(event).__name__} cannot happen to {name(key)}, which is {before}") from None
+    if unit is None:
+        unit = state.units[key] = UnitState()
+    _CHANGES[type(event)](state, unit, seq, event)
+    unit.status = event.status if isinstance(event, ev.StepMarked) else status
+    state.last_event = type(event).__struct_config__.tag  # type: ignore[assignment]
+    state.last_unit = key
+
+
+def name(unit: Unit) -> str:
+    """A unit as people write it: `step` or `step[item]`."""
+    step, item = unit
+    return step if item is None else f"{step}[{item}]"
+
+
+def _started(_state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) -> None:
+    unit.attempts = event.attempt
+    unit.started_seq = seq
+    unit.started_at = event.at
+    unit.finished_at = None
+    unit.duration = None
+    unit.retry_at = None
+    unit.retry_in = None
+
+
+def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepCompleted) -> None:
+    comparable = bool(event.outputs or event.artifacts)
+    if not (comparable and unit.changed_seq and same_product(unit, event)):
+        unit.changed_seq = seq
+    unit.completions += 1
+    unit.outputs = event.outputs
+    unit.artifacts = event.artifacts
+    unit.fingerprint = event.fingerprint
+    unit.error = None
+    unit.allowed = False
+    unit.reason = ""
+    _ended(unit, event)
+    state.last_completed = (event.step, event.item)
+
+
+def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
+    """Whether a completion produced exactly what the unit's previous completion did."""
+    return event.outputs == unit.outputs and event.artifacts == unit.artifacts
+
+
+def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) -> None:
+    unit.failures += 1
+    unit.changed_seq = seq
+    unit.error = event.error
+    unit.retry_at = event.retry_at
+    unit.retry_in = event.retry_in
+    unit.allowed = event.allowed
+    _ended(unit, event)
+    if event.retry_at is None and not event.allowed:
+        state.error = event.error
+
+
+def _ended(unit: UnitState, event: ev.StepCompleted | ev.StepFailed) -> None:
+    unit.finished_at = event.at
+    unit.duration = event.duration
+    unit.output = event.output
+    if event.metrics:
+        unit.metrics = added(unit.metrics, event.metrics)
+
+
+def _interrupted(_state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
+    unit.finished_at = event.at
+    unit.reason = event.reason
+    if event.metrics:
+        unit.metrics = added(unit.metrics, event.metrics)
+
+
+def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped) -> None:
+    unit.started_seq = seq
+    unit.changed_seq = seq
+    unit.reason = event.reason
+    unit.finished_at = event.at
+
+
+def _invalidated(_state: RunState, unit: UnitState, _seq: int, event: ev.StepInvalidated) -> None:
+    unit.failures = 0
+    unit.reason = event.reason
+    unit.retry_at = None
+    unit.retry_in = None
+    unit.allowed = False
+
+
+def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) -> None:
+    unit.failures = 0
+    unit.retry_at = None
+    unit.retry_in = None
+    unit.allowed = False
+    unit.reason = f"marked {event.status} by {event.by}"
+    unit.finished_at = event.at
+    if event.status == "completed":
+        # What it produced is unknown, so it counts as different from anything before.
+        unit.changed_seq = seq
+        unit.started_seq = unit.started_seq or seq
+        unit.error = None
+        state.last_completed = (event.step, event.item)
+
+
+_CHANGES: Final[Mapping[type, Any]] = {
+    ev.StepStarted: _started,
+    ev.StepCompleted: _completed,
+    ev.StepFailed: _failed,
+    ev.StepInterrupted: _interrupted,
+    ev.StepSkipped: _skipped,
+    ev.StepInvalidated: _invalidated,
+    ev.StepMarked: _marked,
+}
+
+
+def added(first: Metrics, second: Metrics) -> Metrics:
+    """Two sets of metrics, summed name by name."""
+    total = dict(first)
+    for key, value in second.items():
+        total[key] = total.get(key, 0) + value
+    return total

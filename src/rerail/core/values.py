@@ -1,0 +1,116 @@
+"""Values steps hand out: outputs and metrics, read from what a step wrote, and checked before they are kept."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import msgspec
+
+from rerail.core.events import Metrics
+
+MAX_BYTES = 1_000_000
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_MAX_DEPTH = 50
+
+
+def parse_outputs(data: bytes) -> dict[str, Any]:
+    """Read `name=value` lines and JSON objects; ValueError names the line that is neither."""
+    outputs: dict[str, Any] = {}
+    for number, text in _lines(data, "$RERAIL_OUTPUT"):
+        if text.startswith("{"):
+            found = _object(text, number, "$RERAIL_OUTPUT")
+        else:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise ValueError(f"$RERAIL_OUTPUT line {number}: neither name=value nor a JSON object: {text[:60]!r}")
+            found = {name.strip(): typed(value)}
+        for name, value in found.items():
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"$RERAIL_OUTPUT line {number}: {name[:60]!r} cannot be the name of an output")
+            outputs[name] = value
+    return outputs
+
+
+def parse_metrics(data: bytes) -> Metrics:
+    """Read JSON objects of numbers, line by line; lines add up. ValueError names the line that is wrong."""
+    totals: Metrics = {}
+    for number, text in _lines(data, "$RERAIL_METRICS"):
+        for name, value in _object(text, number, "$RERAIL_METRICS").items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"$RERAIL_METRICS line {number}: {name} is not a number")
+            totals[name] = totals.get(name, 0) + value
+    return totals
+
+
+def typed(text: str) -> Any:
+    """A canonical JSON number, boolean or null as such, anything else as text: `1.10` and `007` stay text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return text
+    if match[2] is None and match[3] is None:
+        return int(text)
+    value = float(text)
+    return value if math.isfinite(value) and repr(value) == text else text
+
+
+def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
+    """Why a value cannot be kept exactly as JSON, or ''. What would come back altered is refused."""
+    if depth > _MAX_DEPTH:
+        return f"{where} is nested deeper than {_MAX_DEPTH} levels"
+    if value is None or type(value) in (bool, int):
+        too_big = type(value) is int and not -(2**63) <= value < 2**63
+        return f"{where} is an integer beyond 64 bits; hand it out as text" if too_big else ""
+    if type(value) is str:
+        return "" if value.isascii() else _surrogate(value, where)
+    if type(value) is float:
+        return "" if math.isfinite(value) else f"{where} is {value}, which JSON cannot hold"
+    if type(value) is list:
+        return next(filter(None, (problem(item, f"{where}[{at}]", depth + 1) for at, item in enumerate(value))), "")
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
+                return f"{where} has a key that is not text: {key!r}"
+        return next(filter(None, (problem(item, f"{where}.{key}", depth + 1) for key, item in value.items())), "")
+    return f"{where} is a {type(value).__name__}, which JSON cannot hold exactly"
+
+
+def _surrogate(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return f"{where} holds half a character (a lone surrogate)"
+    return ""
+
+
+def _lines(data: bytes, channel: str) -> list[tuple[int, str]]:
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{channel} has {len(data)} bytes; {MAX_BYTES} at most (write a file and hand out its path)")
+    result = []
+    for number, raw in enumerate(data.split(b"\n"), 1):
+        try:
+            text = raw.decode().strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"{channel} line {number}: not UTF-8") from None
+        if text:
+            result.append((number, text))
+    return result
+
+
+def _object(text: str, number: int, channel: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{channel} line {number}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{channel} line {number}: not a JSON object")
+    wrong = problem(value, f"{channel} line {number}")
+    if wrong:
+        raise ValueError(wrong)
+    return value

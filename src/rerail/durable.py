@@ -1,0 +1,265 @@
+"""The only module that makes state durable: nothing else may sync, rename, link or open state for writing.
+
+Rules a reader must not break:
+- a sync that failed is never tried again on the same file: the kernel may have dropped the data and will
+  report success the second time;
+- a name is durable only once its directory is synced;
+- every file is opened close-on-exec and never through a symbolic link; writes loop until all is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import sys
+import weakref
+
+FILE_MODE = 0o600
+DIR_MODE = 0o700
+TEMPORARY_SUFFIX = ".rerail-tmp"
+
+_NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def sync(fd: int) -> None:
+    """Force the data of an open file to the disk itself."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def sync_dir(path: str) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_existing(path: str) -> None:
+    """Force a file to the disk that another process may have written and never synced."""
+    fd = os.open(path, os.O_RDONLY | _NOFOLLOW)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes, offset: int = 0) -> None:
+    """Write every byte at an offset; a short write is continued, no progress is an error."""
+    written = os.pwrite(fd, data, offset)
+    while written < len(data):
+        more = os.pwrite(fd, memoryview(data)[written:], offset + written)
+        if more == 0:
+            raise OSError(errno.EIO, "the operating system wrote nothing")
+        written += more
+
+
+def make_dir(path: str) -> None:
+    """Create a directory and those above it that are missing, each durable in its parent."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(os.path.abspath(path))
+    make_dir(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, DIR_MODE)
+    sync_dir(parent)
+
+
+def create_file(path: str, mode: int = FILE_MODE) -> int:
+    """Create a file that must not exist; return it open for writing. Its name is not durable yet."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode)
+
+
+class AppendFile:
+    """A new file that is appended to, in space that is written in advance.
+
+    A sync then has no file size to make durable, which halves what it costs; and a disk that fills up does not fail
+    the next few records. The space is filled with newlines: to a reader of lines they are nothing.
+    """
+
+    PAD = b"\n"
+    STEP = 64 * 1024
+
+    def __init__(self, path: str, data: bytes) -> None:
+        """Create the file, which must not exist, with its first content; durable but for its name."""
+        self._fd = create_file(path)
+        self.length = 0
+        self._capacity = 0
+        try:
+            self.append(data)
+            self.sync()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Write at the end; not durable before `sync`."""
+        end = self.length + len(data)
+        if end > self._capacity:
+            capacity = end + self.STEP - end % self.STEP
+            write_all(self._fd, data + self.PAD * (capacity - end), self.length)
+            self._capacity = capacity
+        else:
+            write_all(self._fd, data, self.length)
+        self.length = end
+
+    def sync(self) -> None:
+        sync(self._fd)
+
+    def close(self) -> None:
+        """Give the unused space back and close; what was synced stays, whatever happens here."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, self.length)
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+
+
+def write_new(path: str, data: bytes, mode: int = FILE_MODE) -> None:
+    """Create a file with this content, durable but for its name."""
+    fd = create_file(path, mode)
+    try:
+        write_all(fd, data)
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_MODE) -> None:
+    """Put new content in place of old, all or nothing, durable on return.
+
+    With `keep_as` the old content stays under that name. There is never a moment without a file at `path`.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    remove_file(temporary)
+    try:
+        write_new(temporary, data, mode)
+        if keep_as:
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                os.link(path, keep_as, follow_symlinks=False)
+        os.rename(temporary, path)
+    except BaseException:
+        remove_file(temporary)
+        raise
+    sync_dir(os.path.dirname(path))
+
+
+def move_file(path: str, target: str) -> None:
+    """Rename a file within one directory tree; durable on return."""
+    os.rename(path, target)
+    sync_dir(os.path.dirname(target))
+    if os.path.dirname(path) != os.path.dirname(target):
+        sync_dir(os.path.dirname(path))
+
+
+def publish_dir(path: str, target: str) -> None:
+    """Give a finished directory its public name; durable on return. Raises FileExistsError if it is taken."""
+    sync_dir(path)
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, "exists", target)
+    try:
+        os.rename(path, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FileExistsError(errno.EEXIST, "exists", target) from error
+        raise
+    sync_dir(os.path.dirname(target))
+
+
+def remove_file(path: str) -> None:
+    """Remove a file that may be missing."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with all that is in it, without following links out of it."""
+    shutil.rmtree(path)
+
+
+def open_log(path: str) -> int:
+    """Open a file for what an attempt prints; it is not state, so it is not synced."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NOFOLLOW, FILE_MODE)
+
+
+def reserve_space(path: str, size: int) -> None:
+    """Set disk space aside, so that a full disk can still take the record of why the run stopped."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | _NOFOLLOW, FILE_MODE)
+    try:
+        os.posix_fallocate(fd, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+
+
+def read_file(path: str) -> bytes:
+    """The content of a regular file; a FIFO, device, directory or link is an error, never a wait."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        chunks = []
+        while chunk := os.read(fd, max(status.st_size + 1, 1 << 16)):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    finally:
+        os.close(fd)
+
+
+class Lock:
+    """An exclusive lock on a file, released by the kernel when this process dies, however it dies.
+
+    The file is never removed: two processes could then hold locks on two files of the same name.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Take the lock; raises BlockingIOError if another process holds it."""
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, FILE_MODE)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            there = os.stat(path, follow_symlinks=False)
+            held = os.fstat(self._fd)
+            if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+                raise BlockingIOError(errno.EAGAIN, "the lock file was replaced", path)
+        except BaseException:
+            os.close(self._fd)
+            self._fd = -1
+            raise
+        _held.add(self)
+
+    @property
+    def held(self) -> bool:
+        return self._fd >= 0
+
+    def label(self, data: bytes) -> None:
+        """Write who holds it, for readers; one write, so that they see the old text or the new one."""
+        os.pwrite(self._fd, data, 0)
+        os.ftruncate(self._fd, len(data))
+
+    def moved(self, path: str) -> None:
+        """The directory of the lock file was renamed."""
+        self.path = path
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    # A forked child shares the lock: it would outlive its parent and keep the run busy.
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,1 @@
+"""The imperative shell: joins the pure core to stores, kinds and executors."""

@@ -1,0 +1,111 @@
+"""Recording: check, journal, sync, then acknowledge. Nobody hears of an event before it is durable.
+
+A failure to record is a failure: it is raised once and remembered, and from then on nothing new may start. A
+snapshot that cannot be written is a warning, because it is a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rerail.core.checkpoint import Reason, checkpoint_of
+from rerail.core.events import Event, StepCompleted, StepFailed
+from rerail.core.model import Pipeline, RunHeader
+from rerail.core.state import RunState, apply
+from rerail.errors import StateUnwritable
+from rerail.ports import Clock, Reporter, RunLog
+
+SNAPSHOT_SHARE = 0.05  # of the time since the last snapshot that the next one may cost
+
+
+class Recorder:
+    """The one place through which events reach state, journal and reporters, in that order."""
+
+    def __init__(
+        self, log: RunLog, header: RunHeader, pipeline: Pipeline, reporters: Sequence[Reporter], clock: Clock
+    ) -> None:
+        self.state: RunState = log.recording.state
+        self.lost: StateUnwritable | None = None  # why the journal can no longer be written
+        self._log = log
+        self._header = header
+        self._pipeline = pipeline
+        self._reporters = reporters
+        self._clock = clock
+        self._staged: list[tuple[int, Event]] = []  # in the state, not in the journal
+        self._sent: list[tuple[int, Event]] = []  # in the journal, not acknowledged
+        self._snapshot_cost = 0.0
+        self._snapshot_end = float("-inf")
+        self._snapshot_broken = False
+        self._snapshot_seq = 0
+
+    def stage(self, event: Event) -> None:
+        """Make an event part of the state; raises IllegalEvent and changes nothing if it cannot be."""
+        seq = self.state.seq + 1
+        apply(self.state, seq, event)
+        self._staged.append((seq, event))
+
+    def flush(self) -> None:
+        """Make what is staged durable in one write and one sync, then acknowledge it.
+
+        Raises StateUnwritable the first time the journal fails; after that it waits for `last_words`.
+        """
+        if self.lost is None and self._staged:
+            try:
+                self._append()
+            except StateUnwritable as error:
+                self.lost = error
+                raise
+
+    def last_words(self) -> bool:
+        """Try once more to save all that is pending; say whether that worked."""
+        try:
+            self._append()
+        except StateUnwritable:
+            return False
+        return True
+
+    def unacknowledged_ends(self) -> tuple[str, ...]:
+        """The steps that ended without that being durable."""
+        ends = (StepCompleted, StepFailed)
+        return tuple(event.step for _, event in (*self._sent, *self._staged) if isinstance(event, ends))
+
+    def _append(self) -> None:
+        staged, self._staged = self._staged, []
+        self._sent += staged
+        self._log.append([event for _, event in staged])
+        sent, self._sent = self._sent, []
+        for seq, event in sent:
+            for reporter in self._reporters:
+                reporter.show(seq, event, self.state)
+
+    @property
+    def degraded(self) -> str:
+        return self._log.degraded
+
+    def warn(self, message: str) -> None:
+        for reporter in self._reporters:
+            reporter.warn(message)
+
+    def snapshot_if_due(self) -> None:
+        """Take a snapshot as long as that costs less than a twentieth of the time since the last one."""
+        elapsed = self._clock.monotonic() - self._snapshot_end
+        if self._snapshot_cost <= elapsed * SNAPSHOT_SHARE:
+            self.snapshot()
+
+    def snapshot(self, reason: Reason | None = None) -> None:
+        """Take a snapshot now, unless nothing happened since the last."""
+        if self._staged or self._sent or (self.state.seq == self._snapshot_seq and reason is None):
+            return
+        began = self._clock.monotonic()
+        checkpoint = checkpoint_of(self._header, self._pipeline, self.state, reason)
+        try:
+            self._log.save_snapshot(checkpoint, keep=self._pipeline.checkpoint.history)
+        except OSError as error:
+            if not self._snapshot_broken:
+                self._snapshot_broken = True
+                self.warn(
+                    f"checkpoint.json could not be written ({error.strerror}); the journal is complete without it"
+                )
+        self._snapshot_end = self._clock.monotonic()
+        self._snapshot_cost = self._snapshot_end - began
+        self._snapshot_seq = self.state.seq

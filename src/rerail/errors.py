@@ -1,0 +1,131 @@
+"""Every error rerail raises on purpose, each with its exit code and the command to type next.
+
+RerailError
+├── UsageError                2   the call or the pipeline file is wrong
+│   ├── PipelineInvalid
+│   ├── BadRunId
+│   ├── RunExists
+│   └── PipelineChanged
+├── RunNotFound               3
+├── RunBusy                   4   a live process owns the run
+├── RunPaused                 5   resume later
+├── StateError                6   state cannot be written or is damaged
+│   ├── StateUnwritable
+│   ├── StateUnreadable
+│   ├── FormatTooNew
+│   └── StateDamaged
+│       └── JournalDamaged
+└── IllegalEvent             70   a bug in rerail: an event that cannot follow the state
+
+A step that fails is not an exception: it is an event and, at the end, exit code 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+EXIT_COMPLETED = 0
+EXIT_STEP_FAILED = 1
+SIGNAL_EXIT_BASE = 128
+
+
+class RerailError(Exception):
+    """What happened and where; `hint` is what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(RerailError):
+    """The call is wrong; nothing was created or changed."""
+
+    exit_code = 2
+
+
+class PipelineInvalid(UsageError):
+    """All that is wrong with a pipeline file, one line each."""
+
+    def __init__(self, problems: Sequence[str], *, hint: str = "") -> None:
+        super().__init__("\n".join(problems), hint=hint)
+        self.problems = tuple(problems)
+
+
+class BadRunId(UsageError):
+    """A run id that is not on the allow-list."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(
+            f"{run_id!r} cannot be a run id: {why}",
+            hint="use letters, digits, '.', '_' and '-', 64 at most, starting with a letter or digit",
+        )
+
+
+class RunExists(UsageError):
+    """A run id that is taken."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} exists already", hint=f"rerail resume {run_id}")
+
+
+class PipelineChanged(UsageError):
+    """`--changes refuse` met a pipeline that was edited since the run started."""
+
+
+class RunNotFound(RerailError):
+    """No run of that name in this store."""
+
+    exit_code = 3
+
+
+class RunBusy(RerailError):
+    """The run is owned by a live process."""
+
+    exit_code = 4
+
+
+class RunPaused(RerailError):
+    """The run waits for something: a person, money, time."""
+
+    exit_code = 5
+
+
+class StateError(RerailError):
+    """What rerail keeps on disk cannot be relied on."""
+
+    exit_code = 6
+
+
+class StateUnwritable(StateError):
+    """The journal could not be written: what happened since is not recorded."""
+
+
+class StateUnreadable(StateError):
+    """State exists but the operating system would not let us read it."""
+
+
+class FormatTooNew(StateError):
+    """State written by a newer rerail."""
+
+
+class StateDamaged(StateError):
+    """State that fails its own proof."""
+
+
+class JournalDamaged(StateDamaged):
+    """A journal that fails its checksum chain before its end."""
+
+    def __init__(self, where: str, offset: int, why: str, *, hint: str = "") -> None:
+        super().__init__(f"{where}: damaged at byte {offset}: {why}", hint=hint)
+        self.where = where
+        self.offset = offset
+        self.why = why
+
+
+class IllegalEvent(RerailError):
+    """An event that cannot follow the present state; raised before anything changed."""
+
+    exit_code = 70

@@ -1,0 +1,78 @@
+"""The built-in kinds: a shell script, a Python function in a child, a file, a function of this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from rerail import durable
+from rerail.core.model import Call, Python, Run, Write
+from rerail.ports import Attempt, FunctionWork, Kind, ProcessWork, Work
+
+USER_FILE_MODE = 0o666  # less the umask: what a step writes belongs to the user, it is not state
+
+_CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
+
+
+class Shell:
+    """`run:` with bash where there is one, else sh; an error in any command ends the script."""
+
+    def work(self, attempt: Attempt) -> Work:
+        assert isinstance(attempt.action, Run)
+        return ProcessWork(argv=(*_shell(), attempt.action.script))
+
+
+@cache
+def _shell() -> tuple[str, ...]:
+    bash = shutil.which("bash")
+    return (bash, "-eo", "pipefail", "-c") if bash else (shutil.which("sh") or "/bin/sh", "-e", "-c")
+
+
+class PythonFunction:
+    """`python: module:function`, in a child process with this interpreter."""
+
+    def work(self, attempt: Attempt) -> Work:
+        action = attempt.action
+        assert isinstance(action, Python)
+        arguments = msgspec.json.encode(action.arguments).decode()
+        return ProcessWork(argv=(sys.executable, _CHILD, action.target, arguments))
+
+
+class WriteFile:
+    """`write:` puts a file in place, all or nothing, durable."""
+
+    def work(self, attempt: Attempt) -> Work:
+        action = attempt.action
+        assert isinstance(action, Write)
+        path = os.path.join(attempt.cwd, action.path)
+
+        def write() -> None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            durable.replace_file(path, action.content.encode(), mode=USER_FILE_MODE)
+
+        return FunctionWork(function=write)
+
+
+class LocalCall:
+    """A function of this process, by name."""
+
+    def __init__(self, functions: Mapping[str, Callable[[], dict[str, Any] | None]]) -> None:
+        self._functions = functions
+
+    def work(self, attempt: Attempt) -> Work:
+        assert isinstance(attempt.action, Call)
+        function = self._functions.get(attempt.action.target)
+        if function is None:
+            raise ValueError(f"no function is registered as {attempt.action.target!r}")
+        return FunctionWork(function=function)
+
+
+def builtin_kinds(functions: Mapping[str, Callable[[], dict[str, Any] | None]]) -> dict[type, Kind]:
+    """Every kind there is, by the action it is for."""
+    return {Run: Shell(), Python: PythonFunction(), Write: WriteFile(), Call: LocalCall(functions)}

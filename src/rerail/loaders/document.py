@@ -1,0 +1,200 @@
+"""YAML text → a tree of nodes that know where they stand. Nothing is constructed, nothing is executed.
+
+The tree is built from the parser's event stream, because composing is quadratic in nesting and recursive. Bounds on
+depth, size and aliases make a hostile file fail fast.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import msgspec
+import yaml
+
+MAX_BYTES = 5_000_000
+MAX_DEPTH = 100
+MAX_ALIASED_NODES = 10_000
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INT = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
+_TAGS = {
+    None: "any",
+    "!": "str",
+    "tag:yaml.org,2002:str": "str",
+    "tag:yaml.org,2002:map": "any",
+    "tag:yaml.org,2002:seq": "any",
+}
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """A value with its place. `value` is a scalar, a list of nodes, or a dict of key nodes' text → node."""
+
+    value: Any
+    line: int
+    column: int
+    size: int = 1  # nodes in it, for bounding aliases
+
+    def plain(self) -> Any:
+        """The value without places."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    @property
+    def kind(self) -> str:
+        """What it is, in words for people."""
+        names = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "nothing"}
+        return names.get(type(self.value), "a number")
+
+
+class Malformed(Exception):
+    """A document that is not usable as YAML; line and column count from 1."""
+
+    def __init__(self, line: int, column: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+        self.message = message
+
+
+class _Open:
+    """A list or mapping that is being read."""
+
+    def __init__(self, event: Any, *, mapping: bool) -> None:
+        self.node = Node(
+            value={} if mapping else [], line=event.start_mark.line + 1, column=event.start_mark.column + 1
+        )
+        self.mapping = mapping
+        self.key: Node | None = None
+        self.anchor = event.anchor
+
+    def add(self, child: Node) -> None:
+        self.node.size += child.size
+        if not self.mapping:
+            self.node.value.append(child)
+        elif self.key is None:
+            if not isinstance(child.value, str | int | float | bool):
+                raise Malformed(child.line, child.column, "a key must be text")
+            self.key = child
+        else:
+            name = self.key.value if isinstance(self.key.value, str) else str(self.key.value)
+            if name in self.node.value:
+                first = self.node.value[name].line
+                raise Malformed(self.key.line, self.key.column, f"`{name}` is given twice (first in line {first})")
+            self.node.value[name] = child
+            self.key = None
+
+
+def parse(text: str) -> Node:
+    """The one document of a file; raises Malformed at the first thing that is wrong."""
+    if len(text) > MAX_BYTES:
+        raise Malformed(1, 1, f"the file has {len(text)} characters; {MAX_BYTES} at most")
+    try:
+        return _build(yaml.parse(text, Loader=_Loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise Malformed(line, column, error.problem or str(error)) from None
+    except yaml.YAMLError as error:
+        raise Malformed(1, 1, str(error).splitlines()[0]) from None
+
+
+def _build(events: Any) -> Node:
+    tree = _Tree()
+    for event in events:
+        match event:
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                tree.open(event)
+            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                tree.close()
+            case yaml.ScalarEvent():
+                tree.add(_scalar(event), event.anchor)
+            case yaml.AliasEvent():
+                tree.add(tree.aliased(event), None)
+            case yaml.DocumentStartEvent() if tree.root is not None:
+                raise _at(event, "a second document; a pipeline file has one")
+            case _:
+                pass
+    return tree.root or Node(value=None, line=1, column=1)
+
+
+class _Tree:
+    """The tree that the events read so far make up."""
+
+    def __init__(self) -> None:
+        self.root: Node | None = None
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, Node] = {}
+        self._aliased_nodes = 0
+
+    def open(self, event: Any) -> None:
+        _check_tag(event)
+        if len(self._stack) >= MAX_DEPTH:
+            raise _at(event, f"nested deeper than {MAX_DEPTH} levels")
+        self._stack.append(_Open(event, mapping=isinstance(event, yaml.MappingStartEvent)))
+
+    def close(self) -> None:
+        ended = self._stack.pop()
+        self.add(ended.node, ended.anchor)
+
+    def add(self, node: Node, anchor: str | None) -> None:
+        if anchor:
+            self._anchors[anchor] = node
+        if self._stack:
+            self._stack[-1].add(node)
+        else:
+            self.root = node
+
+    def aliased(self, event: Any) -> Node:
+        node = self._anchors.get(event.anchor)
+        if node is None:
+            raise _at(event, f"no anchor `{event.anchor}` before this")
+        self._aliased_nodes += node.size
+        if self._aliased_nodes > MAX_ALIASED_NODES:
+            raise _at(event, f"aliases expand to more than {MAX_ALIASED_NODES} values")
+        return node
+
+
+def _scalar(event: Any) -> Node:
+    wanted = _check_tag(event)
+    text: str = event.value
+    value: Any = text
+    if event.implicit[0] and wanted == "any":
+        if text == "<<":
+            raise _at(event, "merge keys (`<<`) are not supported; write the values out")
+        value = _plain_scalar(event, text)
+    return Node(value=value, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+
+
+def _plain_scalar(event: Any, text: str) -> Any:
+    """YAML 1.2 core: `no`, `on`, 012 and 12:30 are not what YAML 1.1 made of them."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        if len(text) > 18:
+            raise _at(event, "a number of more than 18 digits; quote it if it is text")
+        return text if text.lstrip("+-").startswith("0") and text.lstrip("+-") != "0" else int(text)
+    if _FLOAT.fullmatch(text):
+        value = float(text)
+        if not math.isfinite(value):
+            raise _at(event, "a number too large")
+        return value
+    return text
+
+
+def _check_tag(event: Any) -> str:
+    try:
+        return _TAGS[event.tag]
+    except KeyError:
+        raise _at(event, f"the tag `{event.tag}` is not supported") from None
+
+
+def _at(event: Any, message: str) -> Malformed:
+    return Malformed(event.start_mark.line + 1, event.start_mark.column + 1, message)

@@ -1,0 +1,198 @@
+"""Reading typed fields out of a document, collecting every problem instead of stopping at the first."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rerail.loaders.document import Node
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+# Keys of later versions get an honest answer instead of "unknown".
+PLANNED = frozenset(
+    [
+        "agent",
+        "approve",
+        "artifacts",
+        "budget",
+        "checks",
+        "commit_required",
+        "finally",
+        "inputs",
+        "keep",
+        "loop",
+        "map",
+        "on_failure",
+        "outputs",
+        "pipeline",
+        "secrets",
+        "when",
+    ]
+)
+
+
+class Problems:
+    """What is wrong with a file, each with its place."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._found: list[tuple[int, int, str]] = []
+
+    def add(self, node: Node, message: str) -> None:
+        self.add_at(node.line, node.column, message)
+
+    def add_at(self, line: int, column: int, message: str) -> None:
+        self._found.append((line, column, message))
+
+    @property
+    def lines(self) -> list[str]:
+        """One line each, in the order of the file."""
+        return [f"{self._path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+
+class Fields:
+    """The fields of a mapping. What is missing or wrong is noted and the default returned."""
+
+    def __init__(self, node: Node, problems: Problems, what: str) -> None:
+        self._problems = problems
+        self.node = node
+        self.what = what
+        self._values: dict[str, Node] = {}
+        if isinstance(node.value, dict):
+            self._values = node.value
+        else:
+            problems.add(node, f"{what} must be a mapping, not {node.kind}")
+
+    def only(self, known: Iterable[str]) -> None:
+        """Note every key that is not known, with the one that was probably meant."""
+        names = list(known)
+        for key, node in self._values.items():
+            if key in names:
+                continue
+            if key in PLANNED:
+                self._problems.add(node, f"`{key}` is not supported by this version of rerail yet")
+                continue
+            close = difflib.get_close_matches(key, names, n=1)
+            hint = f", did you mean `{close[0]}`?" if close else f"; known here: {', '.join(sorted(names))}"
+            self._problems.add(node, f"unknown key `{key}`{hint}")
+
+    def get(self, key: str) -> Node | None:
+        return self._values.get(key)
+
+    def has(self, key: str) -> bool:
+        return key in self._values
+
+    def text(self, key: str, default: str = "") -> str:
+        node = self.get(key)
+        if node is None:
+            return default
+        if isinstance(node.value, str):
+            return node.value
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            return str(node.value)
+        self._wrong(key, node, "text")
+        return default
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        node = self.get(key)
+        if node is None:
+            return default
+        if isinstance(node.value, bool):
+            return node.value
+        self._wrong(key, node, "true or false")
+        return default
+
+    def count(self, key: str, default: int, least: int = 1) -> int:
+        node = self.get(key)
+        if node is None:
+            return default
+        if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= least:
+            return node.value
+        self._wrong(key, node, f"a whole number of at least {least}")
+        return default
+
+    def duration(self, key: str) -> float | None:
+        """Seconds: a number, or text such as `90s`, `5m`, `1h30m`."""
+        node = self.get(key)
+        if node is None:
+            return None
+        seconds = parse_duration(node.value)
+        if seconds is None:
+            self._wrong(key, node, "a duration such as 30s, 5m or 1h30m")
+        return seconds
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        node = self.get(key)
+        if node is None:
+            return default
+        if node.value in choices:
+            return str(node.value)
+        self._wrong(key, node, f"one of {', '.join(choices)}")
+        return default
+
+    def names(self, key: str) -> tuple[tuple[str, Node], ...] | None:
+        """A list of texts, each with its node; one text stands for a list of one."""
+        node = self.get(key)
+        if node is None:
+            return None
+        if isinstance(node.value, str):
+            return ((node.value, node),)
+        if not isinstance(node.value, list):
+            self._wrong(key, node, "a list of names")
+            return None
+        found = []
+        for child in node.value:
+            if isinstance(child.value, str):
+                found.append((child.value, child))
+            else:
+                self._wrong(key, child, "a list of names")
+        return tuple(found)
+
+    def texts(self, key: str) -> dict[str, str]:
+        """A mapping of texts; numbers and booleans are taken as they are written."""
+        node = self.get(key)
+        if node is None:
+            return {}
+        if not isinstance(node.value, dict):
+            self._wrong(key, node, "a mapping")
+            return {}
+        found = {}
+        for name, child in node.value.items():
+            value = child.value
+            if isinstance(value, bool):
+                found[name] = "true" if value else "false"
+            elif isinstance(value, str | int | float):
+                found[name] = str(value)
+            else:
+                self._problems.add(child, f"`{name}` of `{key}` must be text, not {child.kind}")
+        return found
+
+    def _wrong(self, key: str, node: Node, wanted: str) -> None:
+        self._problems.add(node, f"`{key}` of {self.what} must be {wanted}, not {describe(node)}")
+
+
+def describe(node: Node) -> str:
+    """A value in a message: what it is, and itself where that is short."""
+    if isinstance(node.value, str | int | float):
+        return f"{str(node.value)[:40]!r}" if isinstance(node.value, str) else str(node.value).lower()
+    return node.kind
+
+
+def parse_duration(value: Any) -> float | None:
+    """Seconds, or None if it is no duration."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value) if value >= 0 else None
+    if not isinstance(value, str) or not value:
+        return None
+    match = _DURATION.fullmatch(value.strip())
+    if match is None or not any(match.groups()):
+        return None
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds

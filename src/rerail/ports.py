@@ -1,0 +1,183 @@
+"""The seams: what the engine needs of the outside world. The docstrings are the contracts.
+
+Every implementation does everything; `rerail.testing` has the suite that proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from rerail.core.checkpoint import Checkpoint
+from rerail.core.events import Event, Metrics, Owner
+from rerail.core.model import Action, RunHeader
+from rerail.core.state import RunState, Unit
+
+
+class Recording(msgspec.Struct, kw_only=True):
+    """What a store has proved about a run: state at the end of the journal, and what was noticed on the way."""
+
+    header: RunHeader
+    state: RunState
+    notices: tuple[str, ...] = ()
+
+
+class Ownership(msgspec.Struct, frozen=True, kw_only=True):
+    """Who drives a run, as far as a reader can tell without locking."""
+
+    owner: Owner | None
+    alive: bool
+
+
+class RunLog(Protocol):
+    """A run owned by this process: the only handle that can change it."""
+
+    @property
+    def recording(self) -> Recording:
+        """What was proved when ownership was taken. The opening events of the new life follow it."""
+
+    @property
+    def degraded(self) -> str:
+        """Why no new work should start although the last append succeeded (the reserve was used up), or ''."""
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Append events, numbered on from the last; all of them are durable on return.
+
+        Raises StateUnwritable if that failed. Then none of them may be acknowledged, but they stay pending:
+        the next append (of nothing, even) tries to write them again.
+        """
+
+    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int) -> None:
+        """Save a cache of the state at the last synced record, keeping so many older ones. Raises OSError."""
+
+    def freeze_pipeline(self, text: bytes) -> None:
+        """Keep a copy of the pipeline text in use, durable on return."""
+
+    def open_log(self, name: str) -> int:
+        """A file descriptor for what an attempt prints; raises OSError. The caller closes it."""
+
+    def close(self) -> None:
+        """Give up ownership. Idempotent."""
+
+
+class Store(Protocol):
+    """Where runs live."""
+
+    def create(self, header: RunHeader, pipeline: bytes) -> RunLog:
+        """Create a run and own it from birth; durable on return. Raises RunExists."""
+
+    def own(self, run_id: str) -> RunLog:
+        """Take a run over. Raises RunBusy while its owner lives, RunNotFound, StateDamaged, FormatTooNew."""
+
+    def read(self, run_id: str) -> Recording:
+        """What is proved about a run. Takes no lock, changes nothing, works beside a live owner."""
+
+    def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
+        """All records from the first, in order. Takes no lock, changes nothing."""
+
+    def pipeline(self, run_id: str) -> bytes:
+        """The pipeline text last in use, verified where the journal vouches for it."""
+
+    def ownership(self, run_id: str) -> Ownership:
+        """Who owns the run now, or did last."""
+
+    def runs(self) -> list[str]:
+        """The ids of all runs, in no particular order."""
+
+    def delete(self, run_id: str) -> None:
+        """Remove a run. Raises RunBusy while its owner lives, RunNotFound."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try at a unit: everything a kind and an executor need."""
+
+    unit: Unit
+    number: int
+    action: Action
+    timeout: float | None
+    cwd: str = ""
+    env: dict[str, str] = {}  # what is added to rerail's own environment
+    log_name: str = ""  # of its logs, without the ending
+    channel: str = ""  # path prefix of the files through which it hands values out
+
+
+class ProcessWork(msgspec.Struct, frozen=True, kw_only=True):
+    """A child process to run."""
+
+    argv: tuple[str, ...]
+
+
+class FunctionWork(msgspec.Struct, frozen=True, kw_only=True):
+    """A function to call in this process; what it returns are the outputs."""
+
+    function: Callable[[], dict[str, Any] | None]
+
+
+Work = ProcessWork | FunctionWork
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt ended. Not an event yet: whether it is repeated is the engine's decision."""
+
+    unit: Unit
+    status: Literal["ok", "failed", "stopped"]
+    duration: float
+    type: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    retryable: bool = True
+    output: str = ""
+    stderr_tail: str = ""
+    traceback: str = ""
+    outputs: dict[str, Any] = {}
+    metrics: Metrics = {}
+
+
+class Kind(Protocol):
+    """What an attempt does."""
+
+    def work(self, attempt: Attempt) -> Work:
+        """The work of an attempt. Raises ValueError if it can never be done."""
+
+
+class Executor(Protocol):
+    """Where attempts run."""
+
+    def start(self, attempt: Attempt, work: Work) -> None:
+        """Start it. Never raises: what could not start is an outcome."""
+
+    def wait(self, timeout: float | None) -> list[Outcome]:
+        """The outcomes that have arrived; waits for one at most `timeout` seconds, or until woken."""
+
+    def wake(self) -> None:
+        """Make a `wait` return now. Safe in a signal handler."""
+
+    def stop(self, grace: float) -> None:
+        """End what runs: ask, then after `grace` seconds insist. Their outcomes arrive through `wait`."""
+
+    def close(self) -> None:
+        """Release everything. Nothing that was started is alive afterwards."""
+
+
+class Clock(Protocol):
+    """Time, so that tests can hold it."""
+
+    def now(self) -> datetime:
+        """Wall-clock time with its zone: for people, never for durations."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+
+class Reporter(Protocol):
+    """Shows events to people or programs. Called only once an event is durable."""
+
+    def show(self, seq: int, event: Event, state: RunState) -> None:
+        """Show one event; `state` includes it and may include later ones of the same batch."""
+
+    def warn(self, message: str) -> None:
+        """Say something that is not an event."""

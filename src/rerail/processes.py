@@ -1,0 +1,119 @@
+"""Processes as the operating system knows them: who am I, is that one alive, end what a dead life left behind.
+
+A pid alone proves nothing: it may be reused, or belong to a zombie. An identity is boot, pid namespace, pid and
+start time together.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+from rerail.core.events import Owner
+
+_PROC = "/proc"
+
+
+def identity(since: datetime) -> Owner:
+    """The identity of this process."""
+    pid = os.getpid()
+    return Owner(
+        pid=pid,
+        started=_start_time(pid) or "",
+        boot=_boot(),
+        namespace=_namespace(),
+        host=socket.gethostname(),
+        since=since,
+    )
+
+
+def is_alive(owner: Owner) -> bool:
+    """Whether that very process still lives, as far as can be told from here.
+
+    What cannot be checked (another host, another pid namespace) counts as alive: only the lock can tell.
+    """
+    if owner.host != socket.gethostname():
+        return True
+    if owner.boot != _boot():
+        return False
+    if owner.namespace != _namespace():
+        return True
+    if os.path.isdir(_PROC + "/self"):
+        return _start_time(owner.pid) == owner.started
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _start_time(pid: int) -> str | None:
+    """Field 22 of /proc/PID/stat, or None if there is no such process or it is a zombie."""
+    try:
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _boot() -> str:
+    try:
+        with open(f"{_PROC}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink(f"{_PROC}/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def marked(mark: str) -> Iterator[int]:
+    """Live processes, this one excepted, whose environment holds exactly this `NAME=value`."""
+    needle = mark.encode()
+    own = os.getpid()
+    try:
+        entries = os.listdir(_PROC)
+    except OSError:
+        return
+    for entry in entries:
+        if not entry.isdigit() or int(entry) == own:
+            continue
+        try:
+            with open(f"{_PROC}/{entry}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            continue
+        if needle in environment.split(b"\0") and _start_time(int(entry)) is not None:
+            yield int(entry)
+
+
+def end_marked(mark: str, *, patience: float = 5.0) -> int:
+    """Kill every process that bears the mark and wait until they are gone; return how many there were.
+
+    Sweeps until nothing is found: a process may fork while it is being killed.
+    """
+    ended: set[int] = set()
+    deadline = time.monotonic() + patience
+    while True:
+        found = list(marked(mark))
+        if not found or time.monotonic() > deadline:
+            return len(ended)
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+            ended.add(pid)
+        time.sleep(0.002)

@@ -1,0 +1,291 @@
+"""The default store: one directory per run under `.rerail/runs/`.
+
+The journal is the truth; checkpoint.json is a cache of it. Readers take no lock and change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from rerail import durable, processes
+from rerail.core.checkpoint import state_of
+from rerail.core.events import FORMAT, Event, Owner
+from rerail.core.model import RunHeader
+from rerail.core.state import RunState, fold
+from rerail.errors import (
+    BadRunId,
+    FormatTooNew,
+    RunBusy,
+    RunExists,
+    RunNotFound,
+    StateDamaged,
+    StateError,
+    StateUnreadable,
+    StateUnwritable,
+)
+from rerail.ports import Ownership, Recording
+from rerail.stores import journal, segments, snapshots
+from rerail.stores.runlog import DirectoryRun
+from rerail.stores.segments import Chain
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+RESERVED_IDS = frozenset({"last"})
+HEADER = "run.json"
+PIPELINE = "pipeline.yaml"
+
+_STALE_SECONDS = 3600
+_header = msgspec.json.Decoder(RunHeader)
+_owner = msgspec.json.Decoder(Owner)
+
+
+def check_run_id(run_id: str) -> str:
+    """The id, if it is one; BadRunId otherwise."""
+    if not RUN_ID.fullmatch(run_id):
+        raise BadRunId(run_id, "it has characters or a length that a file name should not have")
+    if run_id in RESERVED_IDS:
+        raise BadRunId(run_id, "the name is reserved")
+    return run_id
+
+
+class DirectoryStore:
+    """Runs as directories below `root` (a `.rerail` directory)."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self._runs = os.path.join(self.root, "runs")
+
+    def create(self, header: RunHeader, pipeline: bytes) -> DirectoryRun:
+        path = self.path(header.run_id)
+        try:
+            return self._create(header, pipeline, path)
+        except FileExistsError:
+            raise RunExists(header.run_id) from None
+        except OSError as error:
+            raise StateUnwritable(
+                f"cannot create a run in {self.root}: {error.strerror}",
+                hint="rerail run, once it can be written",
+            ) from error
+
+    def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRun:
+        self._prepare()
+        if os.path.lexists(path):
+            raise FileExistsError(path)
+        # Built under a name nobody lists and owned from birth, so that a run is there whole or not at all.
+        building = os.path.join(self._runs, f".new-{header.run_id}-{secrets.token_hex(4)}")
+        os.mkdir(building, durable.DIR_MODE)
+        lock = durable.Lock(os.path.join(building, "lock"))
+        try:
+            lock.label(_label())
+            durable.write_new(os.path.join(building, HEADER), msgspec.json.format(msgspec.json.encode(header)))
+            durable.write_new(os.path.join(building, PIPELINE), pipeline)
+            for name in ("logs", "history"):
+                os.mkdir(os.path.join(building, name), durable.DIR_MODE)
+            durable.publish_dir(building, path)
+        except BaseException:
+            lock.release()
+            with contextlib.suppress(OSError):
+                durable.remove_tree(building)
+            raise
+        lock.moved(os.path.join(path, "lock"))
+        recording = Recording(header=header, state=RunState())
+        return DirectoryRun(path, lock, recording, Chain(lines=[], end=None, newest=0, notices=[]))
+
+    def _prepare(self) -> None:
+        durable.make_dir(self._runs)
+        ignore = os.path.join(self.root, ".gitignore")
+        if not os.path.lexists(ignore):
+            with contextlib.suppress(FileExistsError):
+                durable.write_new(ignore, b"*\n")
+        for entry in os.listdir(self._runs):
+            if entry.startswith(".new-"):
+                _remove_abandoned(os.path.join(self._runs, entry))
+
+    def own(self, run_id: str) -> DirectoryRun:
+        path = self._existing(run_id)
+        try:
+            lock = durable.Lock(os.path.join(path, "lock"))
+        except BlockingIOError:
+            raise self._busy(run_id) from None
+        except OSError as error:
+            raise StateUnwritable(
+                f"cannot lock {path}: {error.strerror}",
+                hint=f"rerail resume {run_id}, once it can be written",
+            ) from error
+        try:
+            recording, chain, bad_snapshot = self._load(run_id)
+            run = DirectoryRun(path, lock, recording, chain)
+            lock.label(_label())
+            run.settle_past(bad_snapshot=bad_snapshot)
+        except OSError as error:
+            lock.release()
+            raise StateUnwritable(
+                f"cannot take over {path}: {error.strerror}",
+                hint=f"rerail resume {run_id}, once it can be written",
+            ) from error
+        except BaseException:
+            lock.release()
+            raise
+        return run
+
+    def read(self, run_id: str) -> Recording:
+        self._existing(run_id)
+        return self._load(run_id)[0]
+
+    def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
+        path = self._existing(run_id)
+        chain = segments.load(path, run_id, None)
+        return _decoded(chain, run_id)
+
+    def pipeline(self, run_id: str) -> bytes:
+        path = self._existing(run_id)
+        wanted = self._load(run_id)[0].state.pipeline_sha256
+        copies = sorted(entry for entry in os.listdir(path) if re.fullmatch(r"pipeline(-\d+)?\.yaml", entry))
+        texts = [self._read_file(run_id, copy) for copy in copies]
+        for text in reversed(texts):
+            if not wanted or hashlib.sha256(text).hexdigest() == wanted:
+                return text
+        raise StateDamaged(
+            f"{os.path.join(path, PIPELINE)}: not the pipeline the journal vouches for",
+            hint=f"rerail resume {run_id}, with the pipeline file back in its place",
+        )
+
+    def ownership(self, run_id: str) -> Ownership:
+        try:
+            owner = _owner.decode(durable.read_file(os.path.join(self._existing(run_id), "lock")).split(b"\n")[0])
+        except (OSError, msgspec.DecodeError):
+            return Ownership(owner=None, alive=False)
+        return Ownership(owner=owner, alive=processes.is_alive(owner))
+
+    def runs(self) -> list[str]:
+        try:
+            return [entry for entry in os.listdir(self._runs) if RUN_ID.fullmatch(entry)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StateUnreadable(
+                f"{self._runs}: {error.strerror}", hint="rerail list, once it can be read"
+            ) from error
+
+    def created_at(self, run_id: str) -> str:
+        """When the run was created, for sorting; '' if that cannot be read."""
+        try:
+            return self._read_header(run_id).created_at
+        except StateError:
+            return ""
+
+    def delete(self, run_id: str) -> None:
+        path = self._existing(run_id)
+        try:
+            lock = durable.Lock(os.path.join(path, "lock"))
+        except BlockingIOError:
+            raise self._busy(run_id) from None
+        try:
+            durable.remove_tree(path)
+        finally:
+            lock.release()
+
+    def _load(self, run_id: str) -> tuple[Recording, Chain, bool]:
+        path = self.path(run_id)
+        notices: list[str] = []
+        checkpoint, covered = None, None
+        try:
+            checkpoint, covered = snapshots.decode(durable.read_file(os.path.join(path, snapshots.FILE_NAME)))
+        except FileNotFoundError:
+            if segments.numbers(path):
+                notices.append(f"{snapshots.FILE_NAME} is missing; rebuilt from the journal")
+        except OSError as error:
+            notices.append(f"{snapshots.FILE_NAME} cannot be read ({error.strerror}); rebuilt from the journal")
+        except ValueError as error:
+            notices.append(f"{snapshots.FILE_NAME} is damaged ({error}); rebuilt from the journal")
+        bad_snapshot = bool(notices)
+        chain = segments.load(path, run_id, covered)
+        notices += chain.notices
+        if chain.covered and checkpoint is not None:
+            state = fold(_decoded(chain, run_id), state_of(checkpoint))
+        else:
+            if covered is not None:
+                notices.append(f"{snapshots.FILE_NAME} does not match the journal; rebuilt from the journal")
+                bad_snapshot = True
+            state = fold(_decoded(chain, run_id), state_of(chain.base) if chain.base else None)
+        header = chain.header or self._read_header(run_id)
+        return Recording(header=header, state=state, notices=tuple(notices)), chain, bad_snapshot
+
+    def _read_header(self, run_id: str) -> RunHeader:
+        data = self._read_file(run_id, HEADER)
+        try:
+            version = msgspec.json.decode(data, type=_Versioned).format
+            if version > FORMAT:
+                raise FormatTooNew(
+                    f"run {run_id}: {HEADER} has format {version}; this rerail reads up to {FORMAT}",
+                    hint="pip install --upgrade rerail",
+                )
+            return _header.decode(data)
+        except msgspec.DecodeError as error:
+            where = os.path.join(self.path(run_id), HEADER)
+            raise StateDamaged(f"{where}: {error}", hint=f"rerail repair {run_id}") from error
+
+    def _read_file(self, run_id: str, name: str) -> bytes:
+        path = os.path.join(self.path(run_id), name)
+        try:
+            return durable.read_file(path)
+        except OSError as error:
+            raise StateUnreadable(
+                f"{path}: cannot be read: {error.strerror}", hint=f"rerail show {run_id}, once it can be read"
+            ) from error
+
+    def path(self, run_id: str) -> str:
+        """The directory of a run, whether it exists or not; raises BadRunId."""
+        return os.path.join(self._runs, check_run_id(run_id))
+
+    def _existing(self, run_id: str) -> str:
+        path = self.path(run_id)
+        if not os.path.isdir(path):
+            raise RunNotFound(f"no run {run_id!r} in {self.root}", hint="rerail list")
+        return path
+
+    def _busy(self, run_id: str) -> RunBusy:
+        owner = self.ownership(run_id).owner
+        who = "another process"
+        if owner is not None:
+            since = owner.since.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+            who = f"process {owner.pid} on {owner.host} since {since}"
+        return RunBusy(f"run {run_id} is owned by {who}", hint=f"rerail show {run_id}")
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+def _decoded(chain: Chain, run_id: str) -> Iterable[tuple[int, Event]]:
+    try:
+        yield from journal.decode_all(chain.lines)
+    except msgspec.ValidationError as error:
+        raise FormatTooNew(
+            f"run {run_id}: the journal holds a record this rerail does not know: {error}",
+            hint="pip install --upgrade rerail",
+        ) from error
+
+
+def _label() -> bytes:
+    return msgspec.json.encode(processes.identity(datetime.now(UTC))) + b"\n"
+
+
+def _remove_abandoned(path: str) -> None:
+    """Remove what a process left that died while it created a run."""
+    with contextlib.suppress(OSError):
+        if time.time() - os.stat(path).st_mtime < _STALE_SECONDS:
+            return
+        lock = durable.Lock(os.path.join(path, "lock"))
+        try:
+            durable.remove_tree(path)
+        finally:
+            lock.release()

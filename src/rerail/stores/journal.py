@@ -1,0 +1,159 @@
+r"""The bytes of a journal: one JSON object a line, each chained to the one before.
+
+    {"sum":"9f86d081884c7d65","seq":7,"ack":5,"event":"step-completed",...}\n
+
+`sum` is the first 16 hex digits of SHA-256 over the sum of the previous record and the raw bytes of this line
+after its own sum (newline excluded). The record before the first has the sum of the run id. `seq` counts from
+1 without gaps; the line that opens a segment carries the number of the record before it. `ack` is the newest
+record that was known to be on the disk when this one was written: it is what tells a torn end from damage. A
+record that cannot be read counts as torn only if nothing that follows it was written after it had been synced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from rerail.core.events import Event
+
+SUM_CHARS = 16
+_PREFIX = b'{"sum":"'
+_BODY = len(_PREFIX) + SUM_CHARS + 1  # the body begins after the closing quote
+_ENVELOPE = re.compile(rb',"seq":(\d{1,18}),"ack":(\d{1,18}),')
+_LINE = re.compile(rb'\{"sum":"[^"\n]{0,64}","seq":(\d{1,18}),"ack":(\d{1,18}),"event":')
+
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def first_sum(run_id: str) -> str:
+    """The sum a run's first record is chained to."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:SUM_CHARS]
+
+
+def chained(previous: str, body: bytes) -> str:
+    """The sum of a record."""
+    return hashlib.sha256(previous.encode() + body).hexdigest()[:SUM_CHARS]
+
+
+def encode_line(content: bytes, previous: str, seq: int, acked: int) -> tuple[bytes, str]:
+    """The line of one encoded JSON object, and its sum."""
+    body = b',"seq":%d,"ack":%d,%b' % (seq, acked, content[1:])
+    sum_ = chained(previous, body)
+    return b'%b%b"%b\n' % (_PREFIX, sum_.encode(), body), sum_
+
+
+def encode(events: Sequence[Event], previous: str, seq: int, acked: int) -> tuple[bytes, str]:
+    """The lines of these events, numbered from `seq`, and the sum of the last."""
+    lines = []
+    for number, event in enumerate(events, seq):
+        line, previous = encode_line(_encode(event), previous, number, acked)
+        lines.append(line)
+    return b"".join(lines), previous
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """A place between two records of a segment."""
+
+    offset: int
+    seq: int  # of the record before it
+    sum: str  # likewise
+    line: int = 0  # how many lines of the segment precede it
+
+
+class Bad(msgspec.Struct, frozen=True, kw_only=True):
+    """Why reading stopped before the end of the bytes."""
+
+    at: Position
+    why: str
+
+
+class Lines(msgspec.Struct, kw_only=True):
+    """Verified raw lines of a segment, where they end, and what was wrong there if anything was."""
+
+    lines: list[tuple[int, bytes]]  # seq, raw line
+    end: Position
+    bad: Bad | None = None
+
+
+def verify(data: bytes, start: Position) -> Lines:
+    """Walk the chain from `start` as far as it holds."""
+    lines: list[tuple[int, bytes]] = []
+    here = start
+    size = len(data.rstrip(b"\n")) + 1  # space written in advance is newlines
+    while here.offset < size - 1:
+        stop = data.find(b"\n", here.offset)
+        if stop < 0:  # not even the newline that ends a line
+            return Lines(lines=lines, end=here, bad=Bad(at=here, why="the last line has no end"))
+        line = data[here.offset : stop]
+        why = _fault(line, here)
+        if why:
+            return Lines(lines=lines, end=here, bad=Bad(at=here, why=why))
+        here = Position(offset=stop + 1, seq=here.seq + 1, sum=sum_of(line), line=here.line + 1)
+        lines.append((here.seq, line))
+    return Lines(lines=lines, end=here)
+
+
+def _fault(line: bytes, here: Position) -> str:
+    """What is wrong with a line that should follow `here`; '' if nothing."""
+    if not line.startswith(_PREFIX) or line[_BODY - 1 : _BODY] != b'"':
+        return "not a journal record"
+    stored = line[len(_PREFIX) : _BODY - 1]
+    if stored != chained(here.sum, line[_BODY:]).encode():
+        return "its checksum does not match"
+    envelope = _ENVELOPE.match(line, _BODY)
+    if envelope is None or int(envelope[1]) != here.seq + 1:
+        return f"it is not record {here.seq + 1}"
+    return ""
+
+
+def first_line(data: bytes) -> bytes | None:
+    """The first whole line of a segment, if there is one."""
+    stop = data.find(b"\n")
+    return data[:stop] if stop >= 0 else None
+
+
+def sum_of(line: bytes) -> str:
+    """The sum a verified line carries."""
+    return line[len(_PREFIX) : _BODY - 1].decode()
+
+
+def first_claim(data: bytes) -> int | None:
+    """The sequence number of a record of this segment that is known to have been synced, if any is.
+
+    Used where the opening itself cannot be read: a record that names another one of the same segment as
+    acknowledged proves that both it and the opening were on the disk.
+    """
+    lowest: int | None = None
+    for match in _LINE.finditer(data):
+        seq, ack = int(match[1]), int(match[2])
+        if ack >= seq:  # an opening, whole or torn: it proves nothing about itself
+            continue
+        lowest = seq if lowest is None else min(lowest, seq)
+        if ack >= lowest:
+            return ack
+    return None
+
+
+def was_synced(data: bytes, bad: Position) -> bool:
+    """Whether anything after the bad place proves that the record there had been on the disk.
+
+    A later line that names it (or a newer one) as acknowledged was written after it was synced; chance does not
+    write such a line. So what stood there was durable once, and is damaged, not torn.
+    """
+    later = _LINE.finditer(data, bad.offset)
+    return any(int(match[1]) > bad.seq and int(match[2]) > bad.seq for match in later)
+
+
+def decode(line: bytes) -> Event:
+    """The event of a verified line; raises msgspec.ValidationError for one this version does not know."""
+    return _decoder.decode(line)
+
+
+def decode_all(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:
+    """The records of verified lines."""
+    for seq, line in lines:
+        yield seq, _decoder.decode(line)

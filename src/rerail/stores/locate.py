@@ -1,0 +1,48 @@
+"""Which store is in force: `--store`, `RERAIL_STORE`, or the `.rerail` directory found upward."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from rerail.errors import UsageError
+from rerail.stores.directory import DirectoryStore
+
+STATE_DIR = ".rerail"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+
+
+def locate(url: str | None, cwd: str, pipeline_path: str | None = None) -> DirectoryStore:
+    """The store in force. Creates nothing."""
+    chosen = url or os.environ.get("RERAIL_STORE") or ""
+    if chosen:
+        return DirectoryStore(_directory(chosen))
+    found = find_upward(cwd)
+    if found is None:
+        beside = os.path.dirname(os.path.abspath(pipeline_path)) if pipeline_path else cwd
+        found = os.path.join(beside, STATE_DIR)
+    return DirectoryStore(found)
+
+
+def find_upward(start: str) -> str | None:
+    """The nearest `.rerail` at or above a directory, not beyond the git root or the home directory."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    here = os.path.realpath(start)
+    while True:
+        candidate = os.path.join(here, STATE_DIR)
+        if os.path.isdir(candidate):
+            return candidate
+        parent = os.path.dirname(here)
+        if os.path.lexists(os.path.join(here, ".git")) or here in (home, parent):
+            return None
+        here = parent
+
+
+def _directory(url: str) -> str:
+    match = _SCHEME.match(url)
+    if match is None:
+        return url
+    if match[1] in ("dir", "file"):
+        return url[match.end() :]
+    raise UsageError(f"no store knows the scheme `{match[1]}:`", hint="--store dir:PATH")

@@ -1,0 +1,109 @@
+"""A store that forgets: for tests, dry runs and programs that want rerail's engine without its disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from rerail import processes
+from rerail.core.checkpoint import Checkpoint
+from rerail.core.events import Event, Owner
+from rerail.core.model import RunHeader
+from rerail.core.state import fold
+from rerail.errors import RunBusy, RunExists, RunNotFound, StateUnwritable
+from rerail.ports import Ownership, Recording
+
+
+class _Kept:
+    def __init__(self, header: RunHeader, pipeline: bytes) -> None:
+        self.header = header
+        self.pipeline = pipeline
+        self.events: list[Event] = []
+        self.owner: Owner | None = None
+        self.log: MemoryRun | None = None
+        self.checkpoint: Checkpoint | None = None
+
+
+class MemoryRun:
+    """A run in memory, owned."""
+
+    def __init__(self, kept: _Kept) -> None:
+        self._kept = kept
+        self._recording = Recording(header=kept.header, state=fold(enumerate(kept.events, 1)))
+        kept.owner = processes.identity(datetime.now(UTC))
+        kept.log = self
+
+    @property
+    def recording(self) -> Recording:
+        return self._recording
+
+    @property
+    def degraded(self) -> str:
+        return ""
+
+    def append(self, events: Sequence[Event]) -> None:
+        if self._kept.log is not self:
+            raise StateUnwritable(f"this handle no longer owns run {self._kept.header.run_id}")
+        self._kept.events.extend(events)
+
+    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int) -> None:  # noqa: ARG002
+        self._kept.checkpoint = checkpoint
+
+    def freeze_pipeline(self, text: bytes) -> None:
+        self._kept.pipeline = text
+
+    def open_log(self, name: str) -> int:  # noqa: ARG002
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._kept.log is self:
+            self._kept.log = None
+
+
+class MemoryStore:
+    """Runs that live as long as this object."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Kept] = {}
+
+    def create(self, header: RunHeader, pipeline: bytes) -> MemoryRun:
+        if header.run_id in self._runs:
+            raise RunExists(header.run_id)
+        kept = self._runs[header.run_id] = _Kept(header, pipeline)
+        return MemoryRun(kept)
+
+    def own(self, run_id: str) -> MemoryRun:
+        kept = self._find(run_id)
+        if kept.log is not None:
+            raise RunBusy(f"run {run_id} is owned by this process already", hint=f"rerail show {run_id}")
+        return MemoryRun(kept)
+
+    def read(self, run_id: str) -> Recording:
+        kept = self._find(run_id)
+        return Recording(header=kept.header, state=fold(enumerate(kept.events, 1)))
+
+    def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
+        return list(enumerate(self._find(run_id).events, 1))
+
+    def pipeline(self, run_id: str) -> bytes:
+        return self._find(run_id).pipeline
+
+    def ownership(self, run_id: str) -> Ownership:
+        kept = self._find(run_id)
+        return Ownership(owner=kept.owner, alive=kept.log is not None)
+
+    def runs(self) -> list[str]:
+        return list(self._runs)
+
+    def delete(self, run_id: str) -> None:
+        kept = self._find(run_id)
+        if kept.log is not None:
+            raise RunBusy(f"run {run_id} is owned by this process", hint=f"rerail show {run_id}")
+        del self._runs[run_id]
+
+    def _find(self, run_id: str) -> _Kept:
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise RunNotFound(f"no run {run_id!r} in memory", hint="rerail list") from None

@@ -1,0 +1,140 @@
+"""Salvage: when a journal is damaged, go on from the newest state that can be proved, and keep the evidence.
+
+Proved is a snapshot whose hash holds, or the part of the journal before the damage. The newer of the two becomes the
+base of a new segment; the damaged files are moved aside, never removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import UTC, datetime
+
+import msgspec
+
+from rerail import durable, processes
+from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
+from rerail.core.events import FORMAT, RunRepaired
+from rerail.core.model import Pipeline, RunHeader
+from rerail.core.state import RunState, fold
+from rerail.errors import FormatTooNew, RunBusy, StateDamaged
+from rerail.stores import journal, segments, snapshots
+from rerail.stores.directory import HEADER, DirectoryStore
+from rerail.stores.segments import Opening, SegmentEnd
+from rerail.version import VERSION
+
+
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
+    """What a repair did. An empty `reason`: there was nothing to repair."""
+
+    reason: str
+    source: str = ""
+    seq: int = 0
+    evidence: str = ""
+
+
+def repair(store: DirectoryStore, run_id: str) -> Repair:
+    """Make a damaged run resumable again; raises StateDamaged if nothing can be proved, RunBusy if it is owned."""
+    try:
+        store.read(run_id)
+    except FormatTooNew:
+        raise
+    except StateDamaged as damage:
+        reason = damage.message
+    else:
+        return Repair(reason="")
+    path = store.path(run_id)
+    try:
+        lock = durable.Lock(os.path.join(path, "lock"))
+    except BlockingIOError:
+        raise RunBusy(f"run {run_id} is owned by a live process", hint=f"rerail show {run_id}") from None
+    try:
+        return _repair(path, run_id, reason)
+    finally:
+        lock.release()
+
+
+def _repair(path: str, run_id: str, reason: str) -> Repair:
+    header, state, source = _best(path, run_id)
+    now = datetime.now(UTC)
+    number = max(segments.numbers(path), default=0) + 1
+    evidence = f"evidence-{number:04d}"
+    base = checkpoint_of(header, Pipeline(name=header.pipeline, steps=()), state, "manual")
+    opening = Opening(
+        format=FORMAT,
+        rerail=VERSION,
+        segment=number,
+        header=header,
+        after=SegmentEnd(segment=0, length=0, seq=state.seq, sum=journal.first_sum(run_id)),
+        reason=reason,
+        base=base,
+    )
+    event = RunRepaired(at=now, owner=processes.identity(now), reason=reason, evidence=evidence)
+    head, sum_ = journal.encode_line(msgspec.json.encode(opening), journal.first_sum(run_id), state.seq, state.seq)
+    body, _ = journal.encode([event], sum_, state.seq + 1, state.seq)
+    damaged = [segments.file_name(old) for old in segments.numbers(path)]
+    # The new segment stands by itself, so a crash between here and the end leaves a run that can be read.
+    durable.write_new(os.path.join(path, segments.file_name(number)), head + body)
+    durable.sync_dir(path)
+    durable.make_dir(os.path.join(path, evidence))
+    for name in (*damaged, snapshots.FILE_NAME):
+        with contextlib.suppress(FileNotFoundError):
+            durable.move_file(os.path.join(path, name), os.path.join(path, evidence, name))
+    if _header_file(path) != header:
+        with contextlib.suppress(FileNotFoundError):
+            durable.move_file(os.path.join(path, HEADER), os.path.join(path, evidence, HEADER))
+        durable.replace_file(os.path.join(path, HEADER), msgspec.json.format(msgspec.json.encode(header)))
+    return Repair(reason=reason, source=source, seq=state.seq, evidence=os.path.join(path, evidence))
+
+
+def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
+    """The newest state that can be proved, with where it came from."""
+    lines, opening = segments.salvage(path, run_id)
+    header = opening.header if opening else _header_file(path)
+    candidates: list[tuple[int, RunState, str]] = []
+    if lines:
+        base = state_of(opening.base) if opening and opening.base else None
+        state = fold(journal.decode_all(lines), base)
+        candidates.append((state.seq, state, "the journal before the damage"))
+    for name, checkpoint in _snapshots(path):
+        candidates.append((checkpoint.seq, state_of(checkpoint), name))
+        header = header or _header_from(checkpoint)
+    if not candidates or header is None:
+        raise StateDamaged(
+            f"{path}: neither the journal nor any checkpoint can be proved; nothing was changed",
+            hint="rerail run PIPELINE --fresh",
+        )
+    _, state, source = max(candidates, key=lambda candidate: candidate[0])
+    return header, state, source
+
+
+def _snapshots(path: str) -> list[tuple[str, Checkpoint]]:
+    names = [snapshots.FILE_NAME]
+    with contextlib.suppress(OSError):
+        names += [os.path.join("history", entry) for entry in sorted(os.listdir(os.path.join(path, "history")))]
+    found = []
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):
+            found.append((name, snapshots.decode(durable.read_file(os.path.join(path, name)))[0]))
+    return found
+
+
+def _header_file(path: str) -> RunHeader | None:
+    try:
+        return msgspec.json.decode(durable.read_file(os.path.join(path, HEADER)), type=RunHeader)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _header_from(checkpoint: Checkpoint) -> RunHeader:
+    return RunHeader(
+        format=FORMAT,
+        run_id=checkpoint.run_id,
+        pipeline=checkpoint.pipeline,
+        pipeline_path=checkpoint.pipeline_path,
+        work_dir=checkpoint.work_dir,
+        created_at=checkpoint.created_at,
+        rerail=VERSION,
+        params=checkpoint.params,
+        labels=checkpoint.labels,
+    )

@@ -1,0 +1,201 @@
+"""A run this process owns: appending to its journal, saving its snapshots.
+
+What cannot be written is never retried on the same file. The segment is given up where it was last known good, and
+everything since goes into a new one; if that fails too, appending raises and the engine stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from rerail import durable
+from rerail.core.checkpoint import Checkpoint
+from rerail.core.events import FORMAT, Event
+from rerail.errors import StateUnwritable
+from rerail.ports import Recording
+from rerail.stores import journal, segments, snapshots
+from rerail.stores.segments import Chain, Covered, Opening, SegmentEnd
+from rerail.version import VERSION
+
+RESERVE_BYTES = 128 * 1024
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DirectoryRun:
+    """The one writer of a run directory, for as long as it holds the lock."""
+
+    def __init__(self, path: str, lock: durable.Lock, recording: Recording, chain: Chain) -> None:
+        self.path = path
+        self._recording = recording
+        self._lock = lock
+        self._run_id = recording.header.run_id
+        self._newest = chain.newest
+        self._acked = chain.end  # where the durable part of the journal ends
+        self._digests = dict(chain.digests)
+        self._pending: list[Event] = []  # appended, not synced
+        self._file: durable.AppendFile | None = None
+        self._segment = 0
+        self._sum = ""
+        self._seq = chain.end.seq if chain.end else 0
+        self._digest = hashlib.sha256()
+        self._snapshot_seq = recording.state.seq if chain.covered else 0
+        self._history: deque[str] = deque()
+        self._degraded = ""
+        self._reserve = os.path.join(path, "reserve")
+        with contextlib.suppress(OSError):
+            durable.reserve_space(self._reserve, RESERVE_BYTES)
+
+    @property
+    def recording(self) -> Recording:
+        return self._recording
+
+    @property
+    def degraded(self) -> str:
+        return self._degraded
+
+    def settle_past(self, *, bad_snapshot: bool) -> None:
+        """Make sure that what was read is on the disk before anything is built on it, and tidy up."""
+        if self._acked is not None:
+            durable.sync_existing(os.path.join(self.path, segments.file_name(self._acked.segment)))
+        snapshot = os.path.join(self.path, snapshots.FILE_NAME)
+        if bad_snapshot and os.path.lexists(snapshot):
+            durable.move_file(snapshot, f"{snapshot}.bad-{self._newest + 1}")
+        durable.remove_file(snapshot + durable.TEMPORARY_SUFFIX)
+        durable.make_dir(os.path.join(self.path, "history"))
+        durable.make_dir(os.path.join(self.path, "logs"))
+        kept = [entry for entry in os.listdir(os.path.join(self.path, "history")) if entry.endswith(".json")]
+        self._history.extend(sorted(kept))
+
+    def append(self, events: Sequence[Event]) -> None:
+        if not self._lock.held:
+            raise StateUnwritable(f"this process does not own run {self._run_id}", hint=f"rerail show {self._run_id}")
+        first = self._seq + 1
+        self._seq += len(events)
+        self._pending.extend(events)
+        try:
+            if self._file is None:
+                self._open_segment(reason="")
+            else:
+                self._write(self._file, events, first)
+        except OSError as error:
+            self._move(error)
+
+    def _write(self, file: durable.AppendFile, events: Sequence[Event], first: int) -> None:
+        data, last = journal.encode(events, self._sum, first, first - 1)
+        file.append(data)
+        file.sync()
+        self._digest.update(data)
+        self._sum = last
+        self._acked = SegmentEnd(segment=self._segment, length=file.length, seq=self._seq, sum=last)
+        self._pending.clear()
+
+    def _open_segment(self, reason: str) -> None:
+        """Start a new segment with everything that is pending; all of it is durable on return."""
+        self._newest += 1
+        after = self._acked
+        opening = Opening(
+            format=FORMAT,
+            rerail=VERSION,
+            segment=self._newest,
+            header=self._recording.header,
+            after=after,
+            reason=reason,
+        )
+        before = after.sum if after else journal.first_sum(self._run_id)
+        seq = after.seq if after else 0
+        head, first_sum = journal.encode_line(msgspec.json.encode(opening), before, seq, seq)
+        body, last_sum = journal.encode(self._pending, first_sum, seq + 1, seq)
+        file = durable.AppendFile(os.path.join(self.path, segments.file_name(self._newest)), head + body)
+        try:
+            durable.sync_dir(self.path)
+        except BaseException:
+            file.close()
+            raise
+        if after is not None and self._segment == after.segment:
+            self._digests[after.segment] = self._acked_digest(after)
+        self._file, self._segment, self._sum = file, self._newest, last_sum
+        self._digest = hashlib.sha256(head + body)
+        self._acked = SegmentEnd(segment=self._segment, length=file.length, seq=self._seq, sum=last_sum)
+        self._pending.clear()
+
+    def _acked_digest(self, end: SegmentEnd) -> str:
+        """The digest of the part of a given-up segment that counts; read back, as the rest was lost."""
+        data = durable.read_file(os.path.join(self.path, segments.file_name(end.segment)))
+        return hashlib.sha256(data[: end.length]).hexdigest()
+
+    def _move(self, error: OSError) -> None:
+        """Give the present segment up and go on in a new one; raise StateUnwritable if that fails too."""
+        self._give_up_segment()
+        cause = error
+        for _ in range(2):
+            if cause.errno in _FULL and not self._degraded:
+                durable.remove_file(self._reserve)
+                self._degraded = f"the disk is full ({os.strerror(cause.errno or 0)})"
+            try:
+                self._open_segment(reason=f"{os.strerror(error.errno or 0)}")
+            except OSError as again:
+                cause = again
+                with contextlib.suppress(OSError):
+                    durable.remove_file(os.path.join(self.path, segments.file_name(self._newest)))
+                continue
+            return
+        where = os.path.join(self.path, segments.file_name(self._newest))
+        raise StateUnwritable(
+            f"cannot write {where}: {os.strerror(cause.errno or 0)}",
+            hint=f"rerail resume {self._run_id}, once the state can be written",
+        ) from cause
+
+    def _give_up_segment(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int) -> None:
+        if self._acked is None or self._pending or self._file is None:
+            return  # only what is durable may be cached
+        digests = {str(number): digest for number, digest in self._digests.items()}
+        covered = Covered(
+            segment=self._segment,
+            seq=self._seq,
+            sum=self._sum,
+            offset=self._file.length,
+            sha256=digests | {str(self._segment): self._digest.copy().hexdigest()},
+        )
+        keep_as = ""
+        if keep and self._snapshot_seq:
+            keep_as = f"checkpoint-{self._snapshot_seq:012d}.json"
+            self._history.append(keep_as)
+        path = os.path.join(self.path, snapshots.FILE_NAME)
+        old = os.path.join(self.path, "history", keep_as) if keep_as else ""
+        durable.replace_file(path, snapshots.encode(checkpoint, covered), keep_as=old)
+        self._snapshot_seq = self._seq
+        while len(self._history) > keep:
+            durable.remove_file(os.path.join(self.path, "history", self._history.popleft()))
+
+    def freeze_pipeline(self, text: bytes) -> None:
+        path = os.path.join(self.path, f"pipeline-{self._newest + 1:04d}.yaml")
+        try:
+            durable.replace_file(path, text)
+        except OSError as error:
+            raise StateUnwritable(
+                f"cannot write {path}: {error.strerror}",
+                hint=f"rerail resume {self._run_id}, once it can be written",
+            ) from error
+
+    def open_log(self, name: str) -> int:
+        return durable.open_log(os.path.join(self.path, "logs", name))
+
+    def close(self) -> None:
+        self._give_up_segment()
+        if self._lock.held:
+            with contextlib.suppress(OSError):
+                durable.remove_file(self._reserve)
+            self._lock.release()

@@ -1,0 +1,327 @@
+"""A journal is a chain of segments, one per life of the run (or per file that could not be written any more).
+
+Every segment opens with a line that says where the one before it ends. Bytes after that place do not count: they
+are what a writer added that nobody acknowledged, or that lost its run. A segment whose opening was never synced
+is void. Reading changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from rerail import durable
+from rerail.core.checkpoint import Checkpoint
+from rerail.core.events import FORMAT
+from rerail.core.model import RunHeader
+from rerail.errors import FormatTooNew, JournalDamaged, StateUnreadable
+from rerail.stores import journal
+from rerail.stores.journal import Position
+
+_NAME = re.compile(r"journal-(\d{4,9})\.jsonl")
+
+
+class SegmentEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a segment of the journal ends."""
+
+    segment: int
+    length: int
+    seq: int
+    sum: str
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag="segment-opened"):
+    """The first line of a segment. `base` is the proved state where `rerail repair` had to give records up."""
+
+    format: int
+    rerail: str
+    segment: int
+    header: RunHeader  # what run.json says, proved
+    after: SegmentEnd | None = None
+    reason: str = ""
+    base: Checkpoint | None = None
+
+
+class Covered(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the journal a snapshot stands for: segments with their digests, and where it ends."""
+
+    segment: int
+    seq: int
+    sum: str
+    offset: int
+    sha256: dict[str, str]  # segment number: digest of its counted bytes
+
+
+class Chain(msgspec.Struct, kw_only=True):
+    """A verified journal. `lines` are the raw records after what the snapshot covers."""
+
+    lines: list[tuple[int, bytes]]
+    end: SegmentEnd | None
+    newest: int  # highest segment number there is, void ones included
+    notices: list[str]
+    base: Checkpoint | None = None
+    covered: bool = False  # the snapshot agrees with the journal: start from it
+    digests: dict[int, str] = {}
+    header: RunHeader | None = None
+
+
+class _Segment(msgspec.Struct, kw_only=True):
+    number: int
+    data: bytes
+    opening: Opening | None
+    sealed: int = -1  # counted length, or -1 for the last one: to its end
+
+
+def file_name(number: int) -> str:
+    return f"journal-{number:04d}.jsonl"
+
+
+def numbers(directory: str) -> list[int]:
+    """The numbers of the segments there are, ascending."""
+    return sorted(int(match[1]) for entry in os.listdir(directory) if (match := _NAME.fullmatch(entry)))
+
+
+def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
+    """Read and verify a journal; raises JournalDamaged, FormatTooNew, StateUnreadable."""
+    found = [_read(directory, run_id, number) for number in numbers(directory)]
+    newest = found[-1].number if found else 0
+    notices: list[str] = []
+    chain = _linked(found, run_id, covered, notices)
+    if not chain:
+        if covered is not None:
+            raise _damaged(
+                run_id, file_name(covered.segment), 0, "the journal is gone, but checkpoint.json knows more"
+            )
+        return Chain(lines=[], end=None, newest=newest, notices=notices)
+    if covered is not None and _agrees(chain, covered):
+        result = _from_snapshot(chain, run_id, covered, newest, notices)
+    else:
+        result = _from_start(chain, run_id, covered, newest, notices)
+    result.header = chain[-1].opening.header if chain[-1].opening else None
+    return result
+
+
+def salvage(directory: str, run_id: str) -> tuple[list[tuple[int, bytes]], Opening | None]:
+    """The records before the first damage, and the opening they rest on. Never raises for damage."""
+    lines: list[tuple[int, bytes]] = []
+    root: Opening | None = None
+    for number in numbers(directory):
+        segment = _read(directory, run_id, number)
+        opening = segment.opening
+        if opening is None:
+            continue
+        after = opening.after
+        if root is None or opening.base is not None:
+            if after is not None and opening.base is None:
+                break  # what it continues is lost
+            root, lines = opening, []
+        elif after is None or after.seq > _last_seq(lines, root) or after.sum != _sum_at(lines, after.seq, run_id):
+            break
+        else:
+            lines = [record for record in lines if record[0] <= after.seq]
+        start = Position(offset=0, seq=_last_seq(lines, root), sum="")
+        lines += journal.verify(segment.data, _after_opening(segment.data, start)).lines
+    return lines, root
+
+
+def _last_seq(lines: list[tuple[int, bytes]], root: Opening) -> int:
+    if lines:
+        return lines[-1][0]
+    return root.after.seq if root.after else 0
+
+
+def _sum_at(lines: list[tuple[int, bytes]], seq: int, run_id: str) -> str:
+    for number, line in reversed(lines):
+        if number == seq:
+            return journal.sum_of(line)
+    return journal.first_sum(run_id)
+
+
+def _read(directory: str, run_id: str, number: int) -> _Segment:
+    path = os.path.join(directory, file_name(number))
+    try:
+        data = durable.read_file(path)
+    except OSError as error:
+        raise StateUnreadable(
+            f"{path}: cannot be read: {error.strerror}", hint=f"rerail resume {run_id}, once it can be read"
+        ) from error
+    return _Segment(number=number, data=data, opening=_opening(data, run_id, number))
+
+
+def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
+    """The opening of a segment if its own checksum holds, else None."""
+    line = journal.first_line(data)
+    if line is None:
+        return None
+    try:
+        envelope = msgspec.json.decode(line, type=_Versioned)
+        before = envelope.after.sum if envelope.after else journal.first_sum(run_id)
+        seq = envelope.after.seq if envelope.after else 0
+        if journal.verify(line + b"\n", Position(offset=0, seq=seq - 1, sum=before)).bad:
+            return None
+        if envelope.format > FORMAT:
+            raise FormatTooNew(
+                f"{file_name(number)}: journal format {envelope.format}, written by rerail {envelope.rerail};"
+                f" this one reads up to {FORMAT}",
+                hint="pip install --upgrade rerail",
+            )
+        return msgspec.json.decode(line, type=Opening)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class _Versioned(msgspec.Struct, kw_only=True):
+    format: int
+    rerail: str
+    after: SegmentEnd | None = None
+
+
+def _linked(found: Sequence[_Segment], run_id: str, covered: Covered | None, notices: list[str]) -> list[_Segment]:
+    """The segments that count, oldest first, each sealed where its successor continues."""
+    by_number = {segment.number: segment for segment in found}
+    chain: list[_Segment] = []
+    for segment in reversed(found):
+        if chain:
+            break
+        if segment.opening is not None:
+            chain.append(segment)
+        elif _opening_was_synced(segment, covered):
+            raise _damaged(run_id, file_name(segment.number), 0, "its first line is damaged")
+        else:
+            notices.append(f"{file_name(segment.number)}: cut off before its first record was complete; ignored")
+    while chain and (opening := chain[0].opening) and opening.after is not None and opening.base is None:
+        after = opening.after
+        previous = by_number.get(after.segment)
+        if previous is None:
+            raise _damaged(run_id, file_name(after.segment), 0, "the file is missing")
+        if previous.opening is None:
+            raise _damaged(run_id, file_name(after.segment), 0, "its first line is damaged")
+        previous.sealed = after.length
+        extra = len(previous.data[after.length :].rstrip(b"\n"))
+        if extra:
+            notices.append(
+                f"{file_name(previous.number)}: {extra} bytes after its end were never acknowledged; ignored"
+            )
+        chain.insert(0, previous)
+    return chain
+
+
+def _opening_was_synced(segment: _Segment, covered: Covered | None) -> bool:
+    if covered is not None and covered.segment >= segment.number:
+        return True
+    first = journal.first_claim(segment.data)
+    return first is not None
+
+
+def _agrees(chain: list[_Segment], covered: Covered) -> bool:
+    """Whether the bytes the snapshot stands for are the very bytes there are: one pass, nothing decoded."""
+    known = {segment.number for segment in chain}
+    if covered.segment not in known:
+        return False
+    for segment in chain:
+        if segment.number > covered.segment:
+            break
+        length = covered.offset if segment.number == covered.segment else segment.sealed
+        if 0 <= segment.sealed < length or len(segment.data) < length:
+            return False
+        digest = hashlib.sha256(memoryview(segment.data)[:length]).hexdigest()
+        if covered.sha256.get(str(segment.number)) != digest:
+            return False
+    return True
+
+
+def _from_snapshot(chain: list[_Segment], run_id: str, covered: Covered, newest: int, notices: list[str]) -> Chain:
+    start = Position(offset=covered.offset, seq=covered.seq, sum=covered.sum)
+    rest = [segment for segment in chain if segment.number >= covered.segment]
+    result = _walk(rest, start, run_id, covered, newest, notices)
+    result.covered = True
+    result.digests = {
+        segment.number: covered.sha256[str(segment.number)] for segment in chain if segment.number < covered.segment
+    } | result.digests
+    return result
+
+
+def _from_start(
+    chain: list[_Segment], run_id: str, covered: Covered | None, newest: int, notices: list[str]
+) -> Chain:
+    opening = chain[0].opening
+    assert opening is not None  # _linked keeps only segments that open
+    if opening.after is not None:
+        start = Position(offset=0, seq=opening.after.seq, sum=opening.after.sum)
+    else:
+        start = Position(offset=0, seq=0, sum=journal.first_sum(run_id))
+    result = _walk(chain, start, run_id, covered, newest, notices)
+    result.base = opening.base
+    return result
+
+
+def _walk(
+    chain: list[_Segment],
+    start: Position,
+    run_id: str,
+    covered: Covered | None,
+    newest: int,
+    notices: list[str],
+) -> Chain:
+    lines: list[tuple[int, bytes]] = []
+    digests: dict[int, str] = {}
+    here = start
+    for segment in chain:
+        data = segment.data if segment.sealed < 0 else segment.data[: segment.sealed]
+        if segment is not chain[0] or start.offset == 0:
+            here = _after_opening(data, here)
+        got = journal.verify(data, here)
+        if got.bad is not None:
+            _judge(segment, data, got.bad, run_id, covered, notices)
+        here = got.end
+        _check_seal(segment, here, chain, run_id)
+        lines += got.lines
+        digests[segment.number] = hashlib.sha256(memoryview(data)[: here.offset]).hexdigest()
+    if covered is not None and here.seq < covered.seq:
+        raise _damaged(
+            run_id,
+            file_name(chain[-1].number),
+            here.offset,
+            f"the journal ends at record {here.seq}, but checkpoint.json knows record {covered.seq}",
+        )
+    end = SegmentEnd(segment=chain[-1].number, length=here.offset, seq=here.seq, sum=here.sum)
+    return Chain(lines=lines, end=end, newest=newest, notices=notices, digests=digests)
+
+
+def _after_opening(data: bytes, before: Position) -> Position:
+    """Where the records of a segment begin; its opening was verified when it was read."""
+    line = journal.first_line(data) or b""
+    return Position(offset=len(line) + 1, seq=before.seq, sum=journal.sum_of(line), line=1)
+
+
+def _judge(
+    segment: _Segment, data: bytes, bad: journal.Bad, run_id: str, covered: Covered | None, notices: list[str]
+) -> None:
+    """Torn or damaged? Damaged if it was ever known to be on the disk."""
+    where, at = file_name(segment.number), bad.at
+    sealed = segment.sealed >= 0
+    if sealed or journal.was_synced(data, at) or (covered is not None and covered.seq > at.seq):
+        raise _damaged(run_id, f"{where}:{at.line + 1}", at.offset, bad.why)
+    lost = len(data[at.offset :].rstrip(b"\n"))
+    notices.append(
+        f"{where}: the last record was cut off while it was written; {lost} bytes at byte {at.offset} ignored"
+    )
+
+
+def _check_seal(segment: _Segment, here: Position, chain: list[_Segment], run_id: str) -> None:
+    if segment is chain[-1]:
+        return
+    following = chain[chain.index(segment) + 1].opening
+    after = following.after if following else None
+    if after is None or (after.length, after.seq, after.sum) != (here.offset, here.seq, here.sum):
+        raise _damaged(
+            run_id, file_name(segment.number), here.offset, "it does not end where the next segment continues"
+        )
+
+
+def _damaged(run_id: str, where: str, offset: int, why: str) -> JournalDamaged:
+    return JournalDamaged(where, offset, why, hint=f"rerail repair {run_id}")

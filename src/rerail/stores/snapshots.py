@@ -1,0 +1,62 @@
+r"""checkpoint.json: its bytes, its hash, and what it says it covers.
+
+The file is indented JSON for people. Its last member is `integrity_hash`, the SHA-256 of the file with that member
+taken out: everything up to the comma before it, then `\n}`. The hash is over the bytes as they stand, so nothing
+has to be encoded again to check it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import msgspec
+
+from rerail.core.checkpoint import Checkpoint
+from rerail.core.events import FORMAT
+from rerail.errors import FormatTooNew
+from rerail.stores.segments import Covered
+
+FILE_NAME = "checkpoint.json"
+
+_HASH = re.compile(rb',\n  "integrity_hash": "([0-9a-f]{64})"\n\}\n')
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class _WithJournal(msgspec.Struct, kw_only=True):
+    journal: Covered
+
+
+class _Versioned(msgspec.Struct, kw_only=True):
+    version: int
+
+
+def encode(checkpoint: Checkpoint, covered: Covered) -> bytes:
+    """The bytes of checkpoint.json."""
+    compact = b'%b,"journal":%b}' % (_encode(checkpoint)[:-1], _encode(covered))
+    content = msgspec.json.format(compact, indent=2)
+    digest = hashlib.sha256(content).hexdigest()
+    return b'%b,\n  "integrity_hash": "%b"\n}\n' % (content[:-2], digest.encode())
+
+
+def decode(data: bytes) -> tuple[Checkpoint, Covered]:
+    """What checkpoint.json says; ValueError with the reason if it cannot be trusted."""
+    match = _HASH.search(data, max(len(data) - 200, 0))
+    if match is None or match.end() != len(data):
+        raise ValueError("it is empty" if not data.strip() else "it does not end with its integrity hash")
+    content = data[: match.start()] + b"\n}"
+    if hashlib.sha256(content).hexdigest() != match[1].decode():
+        raise ValueError("its integrity hash does not match")
+    version = msgspec.json.decode(content, type=_Versioned).version
+    if version > FORMAT:
+        raise FormatTooNew(
+            f"{FILE_NAME}: format {version}; this rerail reads up to {FORMAT}",
+            hint="pip install --upgrade rerail",
+        )
+    try:
+        return (
+            msgspec.json.decode(content, type=Checkpoint),
+            msgspec.json.decode(content, type=_WithJournal).journal,
+        )
+    except msgspec.ValidationError as error:
+        raise ValueError(f"its content makes no sense: {error}") from error
