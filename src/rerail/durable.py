@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import stat
@@ -22,6 +23,7 @@ FILE_MODE = 0o600
 DIR_MODE = 0o700
 TEMPORARY_SUFFIX = ".rerail-tmp"
 
+_counter = itertools.count(1)
 _NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -70,6 +72,11 @@ def make_dir(path: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, DIR_MODE)
     sync_dir(parent)
+
+
+def new_dir(path: str) -> None:
+    """Create a directory that must not exist. Its name is not durable yet."""
+    os.mkdir(path, DIR_MODE)
 
 
 def create_file(path: str, mode: int = FILE_MODE) -> int:
@@ -136,8 +143,8 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
 
     With `keep_as` the old content stays under that name. There is never a moment without a file at `path`.
     """
-    temporary = path + TEMPORARY_SUFFIX
-    remove_file(temporary)
+    # A name of its own: two writers of one path must never publish each other's half-written file.
+    temporary = f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
     try:
         write_new(temporary, data, mode)
         if keep_as:
@@ -176,6 +183,13 @@ def remove_file(path: str) -> None:
     """Remove a file that may be missing."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def remove_temporaries(directory: str) -> None:
+    """Remove what a writer left behind that died while it replaced a file here."""
+    for entry in os.listdir(directory):
+        if entry.endswith(TEMPORARY_SUFFIX):
+            remove_file(os.path.join(directory, entry))
 
 
 def remove_tree(path: str) -> None:

@@ -81,14 +81,14 @@ class DirectoryStore:
             raise FileExistsError(path)
         # Built under a name nobody lists and owned from birth, so that a run is there whole or not at all.
         building = os.path.join(self._runs, f".new-{header.run_id}-{secrets.token_hex(4)}")
-        os.mkdir(building, durable.DIR_MODE)
+        durable.new_dir(building)
         lock = durable.Lock(os.path.join(building, "lock"))
         try:
             lock.label(_label())
             durable.write_new(os.path.join(building, HEADER), msgspec.json.format(msgspec.json.encode(header)))
             durable.write_new(os.path.join(building, PIPELINE), pipeline)
             for name in ("logs", "history"):
-                os.mkdir(os.path.join(building, name), durable.DIR_MODE)
+                durable.new_dir(os.path.join(building, name))
             durable.publish_dir(building, path)
         except BaseException:
             lock.release()
@@ -99,8 +99,16 @@ class DirectoryStore:
         recording = Recording(header=header, state=RunState())
         return DirectoryRun(path, lock, recording, Chain(lines=[], end=None, newest=0, notices=[]))
 
+    def _anchor(self) -> None:
+        """Make the way to the runs durable: whoever created it may have died before doing so."""
+        with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it
+            durable.sync_dir(os.path.dirname(self.root))
+        durable.sync_dir(self.root)
+        durable.sync_dir(self._runs)
+
     def _prepare(self) -> None:
         durable.make_dir(self._runs)
+        self._anchor()
         ignore = os.path.join(self.root, ".gitignore")
         if not os.path.lexists(ignore):
             with contextlib.suppress(FileExistsError):
@@ -124,6 +132,7 @@ class DirectoryStore:
             recording, chain, bad_snapshot = self._load(run_id)
             run = DirectoryRun(path, lock, recording, chain)
             lock.label(_label())
+            self._anchor()
             run.settle_past(bad_snapshot=bad_snapshot)
         except OSError as error:
             lock.release()
@@ -216,6 +225,8 @@ class DirectoryStore:
                 notices.append(f"{snapshots.FILE_NAME} does not match the journal; rebuilt from the journal")
                 bad_snapshot = True
             state = fold(_decoded(chain, run_id), state_of(chain.base) if chain.base else None)
+        if chain.uneven and state.status == "running":
+            notices.append(chain.uneven)
         header = chain.header or self._read_header(run_id)
         return Recording(header=header, state=state, notices=tuple(notices)), chain, bad_snapshot
 

@@ -68,7 +68,7 @@ class DirectoryRun:
         snapshot = os.path.join(self.path, snapshots.FILE_NAME)
         if bad_snapshot and os.path.lexists(snapshot):
             durable.move_file(snapshot, f"{snapshot}.bad-{self._newest + 1}")
-        durable.remove_file(snapshot + durable.TEMPORARY_SUFFIX)
+        durable.remove_temporaries(self.path)
         durable.make_dir(os.path.join(self.path, "history"))
         durable.make_dir(os.path.join(self.path, "logs"))
         kept = [entry for entry in os.listdir(os.path.join(self.path, "history")) if entry.endswith(".json")]
@@ -137,7 +137,8 @@ class DirectoryRun:
         cause = error
         for _ in range(2):
             if cause.errno in _FULL and not self._degraded:
-                durable.remove_file(self._reserve)
+                with contextlib.suppress(OSError):
+                    durable.remove_file(self._reserve)
                 self._degraded = f"the disk is full ({os.strerror(cause.errno or 0)})"
             try:
                 self._open_segment(reason=f"{os.strerror(error.errno or 0)}")
@@ -194,8 +195,11 @@ class DirectoryRun:
         return durable.open_log(os.path.join(self.path, "logs", name))
 
     def close(self) -> None:
-        self._give_up_segment()
-        if self._lock.held:
+        if not self._lock.held:
+            return
+        try:
+            self._give_up_segment()
             with contextlib.suppress(OSError):
                 durable.remove_file(self._reserve)
+        finally:
             self._lock.release()

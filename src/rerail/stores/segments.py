@@ -66,6 +66,7 @@ class Chain(msgspec.Struct, kw_only=True):
     base: Checkpoint | None = None
     covered: bool = False  # the snapshot agrees with the journal: start from it
     digests: dict[int, str] = {}
+    uneven: str = ""  # said if the life that wrote the last segment ended without a word: its file was cut
     header: RunHeader | None = None
 
 
@@ -270,6 +271,7 @@ def _walk(
     lines: list[tuple[int, bytes]] = []
     digests: dict[int, str] = {}
     here = start
+    got = journal.Lines(lines=[], end=start)
     for segment in chain:
         data = segment.data if segment.sealed < 0 else segment.data[: segment.sealed]
         if segment is not chain[0] or start.offset == 0:
@@ -288,8 +290,16 @@ def _walk(
             here.offset,
             f"the journal ends at record {here.seq}, but checkpoint.json knows record {covered.seq}",
         )
-    end = SegmentEnd(segment=chain[-1].number, length=here.offset, seq=here.seq, sum=here.sum)
-    return Chain(lines=lines, end=end, newest=newest, notices=notices, digests=digests)
+    last = chain[-1]
+    end = SegmentEnd(segment=last.number, length=here.offset, seq=here.seq, sum=here.sum)
+    result = Chain(lines=lines, end=end, newest=newest, notices=notices, digests=digests)
+    if got.bad is None and len(last.data) % durable.AppendFile.STEP:
+        # Space for further records was there from the start; only a clean end gives it back.
+        result.uneven = (
+            f"{file_name(last.number)}: the file was cut off at byte {len(last.data)}, after a whole record;"
+            " if any followed they are lost"
+        )
+    return result
 
 
 def _after_opening(data: bytes, before: Position) -> Position:

@@ -1,0 +1,190 @@
+"""For authors of stores and for tests: the contract every store keeps, as plain pytest, and a clock one can hold.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self, tmp_path): return MyStore(tmp_path)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rerail import processes
+from rerail.core.checkpoint import checkpoint_of
+from rerail.core.events import FORMAT, RunFinished, RunResumed, RunStarted, StepCompleted, StepStarted
+from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
+from rerail.errors import RunBusy, RunExists, RunNotFound
+from rerail.ports import Store
+
+_AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+class ManualClock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self, start: datetime = _AT) -> None:
+        self._now = start
+        self._monotonic = 1000.0
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        self._now += timedelta(seconds=seconds)
+        self._monotonic += seconds
+
+    def set_wall_clock(self, now: datetime) -> None:
+        """Set the wall clock as a person or NTP would; the other goes on."""
+        self._now = now
+
+
+def header(run_id: str = "r1") -> RunHeader:
+    """A header for tests of stores."""
+    return RunHeader(
+        format=FORMAT,
+        run_id=run_id,
+        pipeline="p",
+        pipeline_path="p.yaml",
+        work_dir=".",
+        created_at="2026-01-02T03:04:05Z",
+        rerail="test",
+        params={"text": "ü\u2028\n\"'", "number": 1.5, "nothing": None},
+    )
+
+
+def started() -> RunStarted:
+    """The opening event of a new run."""
+    return RunStarted(
+        at=_AT, owner=processes.identity(_AT), pipeline_sha256="", options=RunOptions(parallel=3), steps=2
+    )
+
+
+def resumed() -> RunResumed:
+    """The opening event of a later life."""
+    return RunResumed(at=_AT, owner=processes.identity(_AT), pipeline_sha256="", options=RunOptions(), steps=2)
+
+
+class StoreContract:
+    """What the engine relies on. Every store does all of it."""
+
+    def test_a_created_run_is_listed_and_empty(self, store: Store) -> None:
+        store.create(header(), b"text").close()
+
+        assert store.runs() == ["r1"]
+        assert store.read("r1").header == header()
+        assert store.read("r1").state.status == "pending"
+        assert store.pipeline("r1") == b"text"
+
+    def test_an_id_is_taken_once(self, store: Store) -> None:
+        store.create(header(), b"").close()
+
+        with pytest.raises(RunExists):
+            store.create(header(), b"")
+
+    def test_a_run_that_is_not_there_is_not_found(self, store: Store) -> None:
+        for call in (store.own, store.read, store.history, store.pipeline, store.ownership, store.delete):
+            with pytest.raises(RunNotFound):
+                call("absent")
+
+    def test_what_is_appended_is_read_back_exactly(self, store: Store) -> None:
+        outputs = {"text": "a\u2028b\nc\x85\U0001f600\x00", "deep": [{"n": None, "f": 1e-9, "i": -(2**63)}]}
+        events = [
+            started(),
+            StepStarted(at=_AT, step="a", attempt=1),
+            StepCompleted(at=_AT, step="a", attempt=1, duration=0.25, outputs=outputs, metrics={"cost_usd": 0.1}),
+        ]
+        log = store.create(header(), b"")
+        log.append(events[:2])
+        log.append(events[2:])
+        log.close()
+
+        assert list(store.history("r1")) == list(enumerate(events, 1))
+        assert store.read("r1").state.unit(("a", None)).outputs == outputs
+
+    def test_a_later_life_goes_on_where_the_last_one_ended(self, store: Store) -> None:
+        log = store.create(header(), b"")
+        log.append([started(), StepStarted(at=_AT, step="a", attempt=1)])
+        log.close()
+        log = store.own("r1")
+
+        assert log.recording.state.unit(("a", None)).status == "running"
+        log.append([resumed()])
+        log.append([RunFinished(at=_AT, status="failed")])
+        log.close()
+        assert [seq for seq, _ in store.history("r1")] == [1, 2, 3, 4]
+        assert store.read("r1").state.status == "failed"
+
+    def test_an_owned_run_is_busy_and_readers_do_not_mind(self, store: Store) -> None:
+        log = store.create(header(), b"")
+        log.append([started()])
+
+        with pytest.raises(RunBusy):
+            store.own("r1")
+        with pytest.raises(RunBusy):
+            store.delete("r1")
+        assert store.read("r1").state.status == "running"
+        assert store.ownership("r1").alive
+        log.close()
+        store.own("r1").close()
+
+    def test_a_snapshot_changes_nothing_that_is_read(self, store: Store) -> None:
+        pipeline = Pipeline(name="p", steps=(Step(id="a", action=Call(target="f")),))
+        log = store.create(header(), b"")
+        log.append([started(), StepStarted(at=_AT, step="a", attempt=1)])
+        before = store.read("r1").state
+        for _ in range(3):
+            log.save_snapshot(checkpoint_of(header(), pipeline, before), keep=1)
+
+        assert store.read("r1").state == before
+        log.append([StepCompleted(at=_AT, step="a", attempt=1, duration=1.0)])
+        log.close()
+        assert store.read("r1").state.unit(("a", None)).status == "completed"
+        assert len(list(store.history("r1"))) == 3
+
+    def test_a_frozen_pipeline_is_read_back(self, store: Store) -> None:
+        log = store.create(header(), b"old")
+        log.freeze_pipeline(b"new")
+        log.close()
+
+        assert store.pipeline("r1") == b"new"
+
+    def test_a_deleted_run_is_gone(self, store: Store) -> None:
+        store.create(header(), b"").close()
+        store.delete("r1")
+
+        assert store.runs() == []
+
+    def test_a_forked_child_cannot_write_and_does_not_keep_the_run(self, store: Store) -> None:
+        log = store.create(header(), b"")
+        log.append([started()])
+        if not hasattr(log, "path"):
+            log.close()
+            return  # memory is not shared with a child, so there is nothing to protect
+        ready, go = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                log.append([RunFinished(at=_AT, status="failed")])
+                os.write(ready[1], b"wrote")
+            except BaseException:
+                os.write(ready[1], b"refused")
+            os.read(go[0], 1)
+            os._exit(0)
+        try:
+            assert os.read(ready[0], 10) == b"refused"
+            log.close()
+            store.own("r1").close()
+            assert len(list(store.history("r1"))) == 1
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            for fd in (*ready, *go):
+                os.close(fd)

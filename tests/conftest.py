@@ -1,0 +1,89 @@
+"""What all tests share: a project directory and the real command line in a real process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RERAIL = (sys.executable, "-m", "rerail")
+
+
+class Project:
+    """A scratch project, its state directory, and a ledger outside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "project"
+        self.root.mkdir()
+        self.ledger_file = root / "ledger"
+        self.ledger_file.touch()
+        self.env = {**os.environ, "LEDGER": str(self.ledger_file), "HOME": str(root)}
+        self.env.pop("RERAIL_STORE", None)
+
+    def pipeline(self, text: str, name: str = "pipeline.yaml") -> Path:
+        path = self.root / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def rerail(self, *arguments: str, check: int | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*RERAIL, *arguments], cwd=self.root, env=self.env, capture_output=True, text=True, timeout=120, **more
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        if check is not None:
+            assert done.returncode == check, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.rerail(*arguments, "--json", check=0).stdout)
+
+    def spawn(self, *arguments: str) -> subprocess.Popen[str]:
+        """A life of its own, in its own session, to be killed."""
+        return subprocess.Popen(
+            [*RERAIL, *arguments],
+            cwd=self.root,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ledger(self) -> list[str]:
+        return self.ledger_file.read_text(encoding="utf-8").split()
+
+    def run_dir(self, run_id: str) -> Path:
+        return self.root / ".rerail" / "runs" / run_id
+
+    def state_digest(self) -> str:
+        """A digest over every name and byte of the state directory."""
+        digest = hashlib.sha256()
+        for path in sorted((self.root / ".rerail").rglob("*")):
+            digest.update(str(path.relative_to(self.root)).encode() + b"\0")
+            if path.is_file():
+                digest.update(path.read_bytes() + str(path.stat().st_mtime_ns).encode())
+        return digest.hexdigest()
+
+
+def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+    """Poll for a condition; its value, once it is true."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"never happened: {what or condition}")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)

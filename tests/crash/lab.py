@@ -1,0 +1,207 @@
+"""Runs in a process of its own, with the shim preloaded: real runs that are really killed, one fork each.
+
+Reads one JSON order per line on stdin, answers one JSON line each. An order names a fault (mode, at, errno) and which
+command meets it; then the run is driven to its end by further, undisturbed lives. Nothing here judges: the tests do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from typing import Any
+
+MODES = {"off": 0, "kill": 1, "torn": 2, "short": 3, "errno": 4, "errno-forever": 5, "signal": 6}
+
+PIPELINE = """\
+name: reference
+env: {LEDGER: "%(ledger)s"}
+steps:
+  - id: seed
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo n=7 >> "$RERAIL_OUTPUT"
+      echo "$RERAIL_STEP end" >> "$LEDGER"
+  - id: left
+    needs: [seed]
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo '{"side": "left", "list": [1, 2.5, null]}' >> "$RERAIL_OUTPUT"
+      echo left > left.txt
+      echo "$RERAIL_STEP end" >> "$LEDGER"
+  - id: right
+    needs: [seed]
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo side=right >> "$RERAIL_OUTPUT"
+      echo right > right.txt
+      echo "$RERAIL_STEP end" >> "$LEDGER"
+  - id: flaky
+    needs: [left]
+    retry: {attempts: 2, delay: 0.01}
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      test -e flag || { touch flag; echo not yet >&2; exit 1; }
+      echo "$RERAIL_STEP end" >> "$LEDGER"
+  - id: breaks
+    needs: [right]
+    allow_failure: true
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo "$RERAIL_STEP end" >> "$LEDGER"
+      exit 3
+  - id: join
+    needs: [flaky, breaks]
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      cat left.txt right.txt > join.txt
+      echo total=14 >> "$RERAIL_OUTPUT"
+      echo "$RERAIL_STEP end" >> "$LEDGER"
+  - id: note
+    write: {path: note.txt, content: "done\\n"}
+"""
+
+
+class Place:
+    """A scratch project with its ledgers beside it, outside the state directory."""
+
+    def __init__(self) -> None:
+        shared = "/dev/shm"
+        self.root = tempfile.mkdtemp(prefix="rerail-lab-", dir=shared if os.access(shared, os.W_OK) else None)
+        self.project = os.path.join(self.root, "project")
+        self.state = os.path.join(self.project, ".rerail")
+        self.ledger = os.path.join(self.root, "ledger")
+        self.acks = os.path.join(self.root, "acks")
+        self.messages = os.path.join(self.root, "messages")
+        os.mkdir(self.project)
+        with open(os.path.join(self.project, "pipeline.yaml"), "w", encoding="utf-8") as file:
+            file.write(PIPELINE % {"ledger": self.ledger})
+        for path in (self.ledger, self.acks, self.messages):
+            open(path, "w", encoding="utf-8").close()
+
+    def text(self, path: str) -> str:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.root)
+
+
+def live(place: Place, arguments: list[str], order: dict[str, Any]) -> dict[str, Any]:
+    """One life: fork, arm the shim, run a command; how it ended and how many points it passed."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _be_the_child(place, arguments, order, write)
+    os.close(write)
+    _, status = os.waitpid(child, 0)
+    counted = os.read(read, 100)
+    os.close(read)
+    return {
+        "code": os.waitstatus_to_exitcode(status),
+        "points": int(counted) if counted else None,
+        "acked": _acked(place),  # so far
+        "ledger": len(place.text(place.ledger).splitlines()),
+    }
+
+
+def _be_the_child(place: Place, arguments: list[str], order: dict[str, Any], write: int) -> None:
+    code = 99
+    try:
+        os.setsid()
+        os.chdir(place.project)
+        out = os.open(place.acks, os.O_WRONLY | os.O_APPEND)
+        err = os.open(place.messages, os.O_WRONLY | os.O_APPEND)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        from rerail.cli.main import call
+
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND) if order.get("log") else -1
+        shim.shim_arm(
+            place.state.encode(), MODES[order["mode"]], order.get("at", 0), order.get("number", 0), log
+        )
+        code = call(arguments)
+        counted = shim.shim_count()
+        shim.shim_arm(b"/nowhere", 0, 0, 0, -1)
+        os.write(write, str(counted).encode())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+QUIET = {"mode": "off"}
+RUN = ["run", "pipeline.yaml", "--id", "r", "--resume", "--parallel", "2", "--json"]
+
+
+def experiment(order: dict[str, Any]) -> dict[str, Any]:
+    """Meet the fault, then be resumed until the run is completed; everything an oracle needs."""
+    place = Place()
+    try:
+        lives = []
+        if order.get("before"):
+            lives.append(live(place, RUN, order["before"]))
+        lives.append(live(place, RUN, order))
+        messages = place.text(place.messages)
+        for _ in range(4):
+            lives.append(live(place, RUN, QUIET))
+            if lives[-1]["code"] == 0:
+                break
+        show = live(place, ["show", "r", "--json"], QUIET)
+        final = json.loads(place.text(place.acks).splitlines()[-1]) if show["code"] == 0 else {}
+        files = {}
+        for name in ("left.txt", "right.txt", "join.txt", "note.txt"):
+            path = os.path.join(place.project, name)
+            files[name] = place.text(path) if os.path.exists(path) else None
+        return {
+            "order": order,
+            "lives": lives,
+            "messages": messages,
+            "later_messages": place.text(place.messages)[len(messages) :],
+            "ledger": place.text(place.ledger).splitlines(),
+            "outputs": {step["id"]: step["outputs"] for step in final.get("steps", [])},
+            "statuses": {step["id"]: step["status"] for step in final.get("steps", [])},
+            "status": final.get("status"),
+            "files": files,
+        }
+    finally:
+        place.remove()
+
+
+def _acked(place: Place) -> list[str]:
+    """The steps the outside world has been told are done."""
+    done = []
+    for line in place.text(place.acks).splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # cut off while it was printed: nobody could read it
+        if event.get("event") == "step-completed" or (event.get("event") == "step-failed" and event.get("allowed")):
+            done.append(event["step"])
+    return done
+
+
+def main() -> None:
+    import rerail.api
+    import rerail.cli.run
+    import rerail.cli.show
+    import rerail.engine.runner
+    import rerail.executors.local
+    import rerail.kinds.builtin
+    import rerail.loaders.yaml  # noqa: F401 - loaded once, so that each fork need not
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for line in sys.stdin:
+        print(json.dumps(experiment(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    shim = ctypes.CDLL(os.environ["LAB_SHIM"])
+    main()

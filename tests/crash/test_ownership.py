@@ -1,0 +1,256 @@
+"""One owner: whoever races, exactly one process drives a run; a dead owner's run is free at once, a live one's is not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rerail import api, durable, testing
+from rerail.core.model import RunOptions
+from rerail.errors import RunBusy
+from rerail.stores.directory import DirectoryStore
+from tests.conftest import Project, eventually
+
+HOLD = """\
+steps:
+  - id: hold
+    run: |
+      echo hold >> $LEDGER
+      while ! test -e go; do sleep 0.01; done
+      exit 1
+"""
+BUSY = 4
+
+
+def in_children(count: int, work: Callable[[int], int]) -> list[int]:
+    """Run `work` in so many forked processes that start together; their exit codes."""
+    read, write = os.pipe()
+    children = []
+    for index in range(count):
+        child = os.fork()
+        if child == 0:
+            code = 99
+            try:
+                os.close(write)
+                os.read(read, 1)
+                code = work(index)
+            finally:
+                os._exit(code)
+        children.append(child)
+    os.close(read)
+    os.close(write)  # end of file for all of them: go
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def test_eight_resumers_one_winner_with_the_command_line(project: Project) -> None:
+    project.pipeline(HOLD)
+    (project.root / "go").touch()
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    for round_ in range(20):
+        (project.root / "go").unlink()
+        racers = [project.spawn("resume", "r") for _ in range(8)]
+        eventually(
+            lambda racers=racers: sum(racer.poll() is not None for racer in racers) == 7, "seven losers have left"
+        )
+        (project.root / "go").touch()
+        results = [(racer.wait(), racer.communicate()[1]) for racer in racers]
+
+        assert sorted(code for code, _ in results) == [1] + [BUSY] * 7, results
+        winner = racers[[code for code, _ in results].index(1)].pid
+        for code, message in results:
+            if code == BUSY:
+                assert f"process {winner} on " in message
+                assert re.search(r"since \d{4}-\d\d-\d\d", message)
+        assert project.ledger().count("hold") == round_ + 2
+
+
+def test_eight_resumers_one_winner_in_forked_processes(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    log = store.create(testing.header(), b"")
+    log.append([testing.started()])
+    log.close()
+    for _ in range(200):
+        tried, leave = os.pipe(), os.pipe()
+
+        def race(_index: int, tried: tuple[int, int] = tried, leave: tuple[int, int] = leave) -> int:
+            os.close(leave[1])
+            try:
+                owned = store.own("r1")
+            except RunBusy:
+                os.write(tried[1], b"x")
+                return BUSY
+            os.write(tried[1], b"x")
+            os.read(leave[0], 1)  # hold it until everybody has tried
+            owned.append([testing.resumed()])
+            owned.close()
+            return 0
+
+        waiter = os.fork()
+        if waiter == 0:
+            os.close(leave[0])
+            got = 0
+            while got < 8:
+                got += len(os.read(tried[0], 8))
+            os._exit(0)  # closes the last write end of `leave`
+        os.close(leave[1])
+        codes = in_children(8, race)
+        os.waitpid(waiter, 0)
+        for fd in (*tried, leave[0]):
+            os.close(fd)
+        assert sorted(codes) == [0] + [BUSY] * 7
+    assert len(list(store.history("r1"))) == 201
+
+
+def test_twenty_simultaneous_starts_get_twenty_runs(project: Project) -> None:
+    pipeline = project.pipeline("steps: [{id: a, write: {path: a.txt, content: a}}]")
+    store = DirectoryStore(str(project.root / ".rerail"))
+
+    def start(_index: int) -> int:
+        request = api.StartRequest(pipeline_path=str(pipeline), options=RunOptions(parallel=1))
+        return 0 if api.start(store, request).end.status == "completed" else 1
+
+    assert in_children(20, start) == [0] * 20
+    assert len(store.runs()) == 20
+    assert all(store.read(run).state.status == "completed" for run in store.runs())
+
+
+def test_generated_ids_sort_by_time_and_do_not_collide() -> None:
+    early, late = datetime(2026, 1, 2, 3, 4, 5, 6000, UTC), datetime(2026, 1, 2, 3, 4, 5, 7000, UTC)
+
+    assert api.new_run_id(early) < api.new_run_id(late)
+    assert len({api.new_run_id(early) for _ in range(100)}) == 100
+
+
+def test_the_same_id_at_the_same_time_is_created_once(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+
+    def create(_index: int) -> int:
+        from rerail.errors import RunExists
+
+        try:
+            store.create(testing.header(), b"x").close()
+        except RunExists:
+            return 2
+        return 0
+
+    for _ in range(20):
+        assert sorted(in_children(8, create)) == [0] + [2] * 7
+        store.delete("r1")
+
+
+def test_ten_concurrent_savers_leave_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    def save(index: int) -> int:
+        for _ in range(50):
+            durable.replace_file(str(path), bytes([65 + index]) * 5000)
+            content = path.read_bytes()
+            if len(content) != 5000 or len(set(content)) != 1:
+                return 1
+        return 0
+
+    assert in_children(10, save) == [0] * 10
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.fixture
+def owner(project: Project) -> subprocess.Popen[str]:
+    project.pipeline(HOLD)
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["hold"], "the step runs")
+    return process
+
+
+def test_a_stopped_owner_is_still_the_owner(project: Project, owner: subprocess.Popen[str]) -> None:
+    owner.send_signal(signal.SIGSTOP)
+    assert f"process {owner.pid} on" in project.rerail("resume", check=BUSY).stderr
+    assert project.json("list")[0]["status"] == "running"
+    owner.send_signal(signal.SIGCONT)
+    (project.root / "go").touch()
+
+    assert owner.wait() == 1
+    owner.communicate()
+    assert project.ledger() == ["hold"]
+
+
+def test_a_zombie_owner_is_dead(project: Project, owner: subprocess.Popen[str]) -> None:
+    owner.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # dead, and not reaped
+    os.kill(owner.pid, 0)
+
+    assert project.json("list")[0]["status"] == "crashed"
+    (project.root / "go").touch()
+    project.rerail("resume", check=1)
+    assert project.ledger() == ["hold", "hold"]
+    owner.communicate()
+
+
+def test_a_stranger_with_the_owners_pid_is_not_the_owner(project: Project, owner: subprocess.Popen[str]) -> None:
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    stranger = _process_with_pid(owner.pid)
+    try:
+        assert project.json("list")[0]["status"] == "crashed"
+        (project.root / "go").touch()
+        project.rerail("resume", check=1)
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+        os.waitpid(stranger, 0)
+    assert project.ledger() == ["hold", "hold"]
+
+
+def _process_with_pid(wanted: int) -> int:
+    """Make the kernel hand out a given pid; skips where that is not allowed."""
+    for _ in range(500):
+        try:
+            Path("/proc/sys/kernel/ns_last_pid").write_text(str(wanted - 1))
+        except OSError as error:
+            pytest.skip(f"cannot choose pids here: {error}")
+        child = os.fork()
+        if child == 0:
+            if os.getpid() != wanted:
+                os._exit(0)
+            while True:
+                signal.pause()
+        if child == wanted:
+            return child
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+    pytest.skip("other processes keep taking the pid")
+
+
+def test_the_orphan_of_a_killed_owner_is_ended_not_adopted(project: Project, owner: subprocess.Popen[str]) -> None:
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    resumed = project.spawn("resume", "r")
+    eventually(lambda: project.ledger() == ["hold", "hold"], "the step runs again")
+
+    from rerail.processes import marked
+
+    header = DirectoryStore(str(project.root / ".rerail")).read("r").header
+    mark = f"RERAIL_MARK=r@{header.created_at}"
+    shells = [pid for pid in marked(mark) if b"echo hold" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(shells) == 1
+    (project.root / "go").touch()
+    assert resumed.wait() == 1
+    resumed.communicate()
+
+
+def test_a_project_that_was_moved_is_resumed_where_it_is_now(project: Project) -> None:
+    project.pipeline(HOLD)
+    (project.root / "go").touch()
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    copy = project.root.parent / "elsewhere"
+    project.root.rename(copy)
+    project.root = copy
+
+    project.rerail("resume", "r", check=1)
+    assert project.ledger() == ["hold", "hold"]
