@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,13 +15,13 @@ import msgspec
 
 from rerail import processes
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
-from rerail.core.events import FORMAT, Event, RunResumed, RunStarted, StepMarked
+from rerail.core.events import FORMAT, RunResumed, RunStarted, StepMarked
 from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan
 from rerail.core.state import RunState
 from rerail.errors import PipelineChanged, PipelineInvalid, UsageError
-from rerail.ports import Ownership, Recording, Reporter, RunLog, Store
+from rerail.ports import Recording, Reporter, RunLog, Store
 from rerail.version import VERSION
 
 Functions = Mapping[str, Callable[[], dict[str, Any] | None]]
@@ -75,6 +73,8 @@ def load(path: str) -> tuple[Pipeline, bytes]:
 
 def new_run_id(now: datetime) -> str:
     """Sortable by time to the millisecond, readable; the random end keeps simultaneous starts apart."""
+    import secrets
+
     alphabet = "abcdefghjkmnpqrstvwxyz"
     tail = "".join(secrets.choice(alphabet) for _ in range(5))
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{tail}"
@@ -155,7 +155,7 @@ def _prepare(store: Store, recording: Recording, base_dir: str, changes: Changes
     else:
         from rerail.loaders.yaml import load_pipeline
 
-        text = store.pipeline(header.run_id)
+        text = store.pipeline(header.run_id, recording.state.pipeline_sha256)
         pipeline = load_pipeline(text, path)
         notices.append(f"{path} is gone; the copy the run was last driven with is used")
     decisions = plan(pipeline, recording.state, changes)
@@ -193,7 +193,8 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
         if pipeline is None:
             ready = _prepare(store, recording, base_dir, changes)
         else:
-            ready = _of_program(recording, pipeline, store.pipeline(run_id), changes)
+            text = store.pipeline(run_id, recording.state.pipeline_sha256)
+            ready = _of_program(recording, pipeline, text, changes)
         _end_leftovers(recording.header, reporters)
         now = datetime.now(UTC)
         if recording.state.status == "pending":
@@ -213,7 +214,7 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
                 steps=len(ready.pipeline.steps),
                 notices=ready.notices,
             )
-        if opening.pipeline_sha256 != _sha256(store.pipeline(run_id)):
+        if opening.pipeline_sha256 != (recording.state.pipeline_sha256 or _sha256(store.pipeline(run_id, ""))):
             log.freeze_pipeline(ready.text)
         return _drive(log, ready.pipeline, ready.plan, opening, reporters, _Place(base_dir, functions))
     finally:
@@ -256,25 +257,22 @@ def _drive(
     reporters: Sequence[Reporter],
     place: _Place,
 ) -> Result:
+    import random
+
     from rerail.engine.attempts import Job
     from rerail.engine.clock import SystemClock
     from rerail.engine.recorder import Recorder
     from rerail.engine.runner import Runner, Tools
     from rerail.engine.signals import Signals
-    from rerail.executors import channels
+    from rerail.executors.channels import Channels
     from rerail.executors.local import LocalExecutor
     from rerail.kinds.builtin import builtin_kinds
 
     header = log.recording.header
-    mark_name, mark_value = _mark(header)
-    paths = channels.Channels(mark_value)
-
-    def channel(name: str) -> tuple[str, dict[str, str]]:
-        prefix = paths.prefix(name)
-        return prefix, channels.environment(prefix)
-
+    name, value = _mark(header)
+    environment = {name: value, "RERAIL_RUN_ID": header.run_id, "RERAIL_RUN_DIR": getattr(log, "path", "")}
+    clock, channels = SystemClock(), Channels(value)
     executor = LocalExecutor(log.open_log, parallel=opening.options.parallel, environ=os.environ)
-    clock = SystemClock()
     recorder = Recorder(log, header, pipeline, reporters, clock)
     job = Job(
         header=header,
@@ -282,26 +280,17 @@ def _drive(
         plan=decisions,
         options=opening.options,
         work_dir=_actual(header.work_dir, place.base_dir),
-        environment={
-            mark_name: mark_value,
-            "RERAIL_RUN_ID": header.run_id,
-            "RERAIL_RUN_DIR": getattr(log, "path", ""),
-        },
-        channel=channel,
+        environment=environment,
+        channel=channels.of,
     )
+    kinds = builtin_kinds(place.functions or {})
     with Signals(executor.wake) as signals:
-        tools = Tools(
-            executor=executor,
-            kinds=builtin_kinds(place.functions or {}),
-            clock=clock,
-            dice=random.random,
-            signals=signals,
-        )
+        tools = Tools(executor=executor, kinds=kinds, clock=clock, dice=random.random, signals=signals)
         try:
             end = Runner(job, tools, recorder).drive(opening)
         finally:
             executor.close()
-            paths.close()
+            channels.close()
     return Result(run_id=header.run_id, end=end, state=recorder.state)
 
 
@@ -323,21 +312,10 @@ def checkpoint(store: Store, recording: Recording) -> Checkpoint:
 
     header = recording.header
     try:
-        pipeline = load_pipeline(store.pipeline(header.run_id), header.pipeline_path)
+        pipeline = load_pipeline(store.pipeline(header.run_id, recording.state.pipeline_sha256), header.pipeline_path)
     except PipelineInvalid:
         pipeline = Pipeline(name=header.pipeline, steps=())  # not from a file, or from another version's
     return checkpoint_of(header, pipeline, recording.state)
-
-
-def status_of(recording: Recording, ownership: Ownership) -> str:
-    """The status people see: recorded as running with its owner dead is crashed."""
-    status = recording.state.status
-    return "crashed" if status == "running" and not ownership.alive else status
-
-
-def describe_events(store: Store, run_id: str) -> list[tuple[int, Event]]:
-    """All records of a run, oldest first."""
-    return list(store.history(run_id))
 
 
 def _portable(path: str, base_dir: str) -> str:

@@ -14,7 +14,6 @@ import errno
 import fcntl
 import itertools
 import os
-import shutil
 import stat
 import sys
 import weakref
@@ -194,6 +193,8 @@ def remove_temporaries(directory: str) -> None:
 
 def remove_tree(path: str) -> None:
     """Remove a directory with all that is in it, without following links out of it."""
+    import shutil  # costs more to import than the rest of this module
+
     shutil.rmtree(path)
 
 

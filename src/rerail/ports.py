@@ -78,8 +78,8 @@ class Store(Protocol):
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         """All records from the first, in order. Takes no lock, changes nothing."""
 
-    def pipeline(self, run_id: str) -> bytes:
-        """The pipeline text last in use, verified where the journal vouches for it."""
+    def pipeline(self, run_id: str, sha256: str) -> bytes:
+        """The frozen pipeline text with that digest; the newest one if the digest is ''."""
 
     def ownership(self, run_id: str) -> Ownership:
         """Who owns the run now, or did last."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,7 +25,7 @@ def identity(since: datetime) -> Owner:
         started=_start_time(pid) or "",
         boot=_boot(),
         namespace=_namespace(),
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         since=since,
     )
 
@@ -36,7 +35,7 @@ def is_alive(owner: Owner) -> bool:
 
     What cannot be checked (another host, another pid namespace) counts as alive: only the lock can tell.
     """
-    if owner.host != socket.gethostname():
+    if owner.host != os.uname().nodename:
         return True
     if owner.boot != _boot():
         return False

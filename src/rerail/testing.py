@@ -1,12 +1,13 @@
 """For authors of stores and for tests: the contract every store keeps, as plain pytest, and a clock one can hold.
 
-    class TestMyStore(StoreContract):
-        @pytest.fixture
-        def store(self, tmp_path): return MyStore(tmp_path)
+class TestMyStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path): return MyStore(tmp_path)
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ import pytest
 
 from rerail import processes
 from rerail.core.checkpoint import checkpoint_of
-from rerail.core.events import FORMAT, RunFinished, RunResumed, RunStarted, StepCompleted, StepStarted
+from rerail.core.events import FORMAT, Event, RunFinished, RunResumed, RunStarted, StepCompleted, StepStarted
 from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
 from rerail.errors import RunBusy, RunExists, RunNotFound
 from rerail.ports import Store
@@ -81,7 +82,7 @@ class StoreContract:
         assert store.runs() == ["r1"]
         assert store.read("r1").header == header()
         assert store.read("r1").state.status == "pending"
-        assert store.pipeline("r1") == b"text"
+        assert store.pipeline("r1", "") == b"text"
 
     def test_an_id_is_taken_once(self, store: Store) -> None:
         store.create(header(), b"").close()
@@ -90,13 +91,13 @@ class StoreContract:
             store.create(header(), b"")
 
     def test_a_run_that_is_not_there_is_not_found(self, store: Store) -> None:
-        for call in (store.own, store.read, store.history, store.pipeline, store.ownership, store.delete):
+        for call in (store.own, store.read, store.history, store.ownership, store.delete):
             with pytest.raises(RunNotFound):
                 call("absent")
 
     def test_what_is_appended_is_read_back_exactly(self, store: Store) -> None:
         outputs = {"text": "a\u2028b\nc\x85\U0001f600\x00", "deep": [{"n": None, "f": 1e-9, "i": -(2**63)}]}
-        events = [
+        events: list[Event] = [
             started(),
             StepStarted(at=_AT, step="a", attempt=1),
             StepCompleted(at=_AT, step="a", attempt=1, duration=0.25, outputs=outputs, metrics={"cost_usd": 0.1}),
@@ -154,7 +155,8 @@ class StoreContract:
         log.freeze_pipeline(b"new")
         log.close()
 
-        assert store.pipeline("r1") == b"new"
+        assert store.pipeline("r1", "") == b"new"
+        assert store.pipeline("r1", hashlib.sha256(b"old").hexdigest()) == b"old"
 
     def test_a_deleted_run_is_gone(self, store: Store) -> None:
         store.create(header(), b"").close()
@@ -174,7 +176,7 @@ class StoreContract:
             try:
                 log.append([RunFinished(at=_AT, status="failed")])
                 os.write(ready[1], b"wrote")
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the child must answer whatever happens
                 os.write(ready[1], b"refused")
             os.read(go[0], 1)
             os._exit(0)

@@ -83,7 +83,9 @@ def test_after_a_full_run_nothing_runs(pipeline: Pipeline) -> None:
 
 
 @given(pipelines(), st.data())
-def test_edits_rerun_what_changed_and_what_depends_on_a_different_product(pipeline: Pipeline, data: st.DataObject) -> None:
+def test_edits_rerun_what_changed_and_what_depends_on_a_different_product(
+    pipeline: Pipeline, data: st.DataObject
+) -> None:
     names = [step.id for step in pipeline.steps]
     changed = data.draw(st.sets(st.sampled_from(names)))
     different = data.draw(st.sets(st.sampled_from(names)))  # steps that produce something else the second time

@@ -21,9 +21,9 @@ from rerail.core.state import fold
 from rerail.core.values import parse_metrics, parse_outputs, problem, typed
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-GRAPHS = st.dictionaries(st.integers(0, 9).map(str), st.lists(st.integers(0, 9).map(str), unique=True, max_size=4)).map(
-    lambda graph: {step: [need for need in needs if need in graph] for step, needs in graph.items()}
-)
+GRAPHS = st.dictionaries(
+    st.integers(0, 9).map(str), st.lists(st.integers(0, 9).map(str), unique=True, max_size=4)
+).map(lambda graph: {step: [need for need in needs if need in graph] for step, needs in graph.items()})
 
 
 @given(GRAPHS)
@@ -98,7 +98,10 @@ def test_only_canonical_json_is_typed(text: str, value: Any) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
@@ -175,12 +178,13 @@ def test_params_are_checked_against_their_declaration() -> None:
 
 
 PIPELINE = Pipeline(
-    name="p", steps=(Step(id="a", action=Run(script="make a")), Step(id="b", action=Run(script="make b"), needs=("a",)))
+    name="p",
+    steps=(Step(id="a", action=Run(script="make a")), Step(id="b", action=Run(script="make b"), needs=("a",))),
 )
 
 
 def test_the_checkpoint_of_a_completed_run() -> None:
-    done = [
+    done: list[ev.Event] = [
         testing.started(),
         ev.StepStarted(at=AT, step="a", attempt=1),
         ev.StepCompleted(at=AT, step="a", attempt=1, duration=2.5, outputs={"n": 1}, output="ok"),
@@ -199,9 +203,15 @@ def test_the_checkpoint_of_a_completed_run() -> None:
 
 def test_the_checkpoint_of_a_failed_run_has_the_error_and_where_to_go_on() -> None:
     error = ev.Failure(
-        type="ExitCode", message="exited with code 3", step="b", at=AT, exit_code=3, command="make b", stderr_tail="oh"
+        type="ExitCode",
+        message="exited with code 3",
+        step="b",
+        at=AT,
+        exit_code=3,
+        command="make b",
+        stderr_tail="oh",
     )
-    failed = [
+    failed: list[ev.Event] = [
         testing.started(),
         ev.StepStarted(at=AT, step="a", attempt=1),
         ev.StepCompleted(at=AT, step="a", attempt=1, duration=2.5),

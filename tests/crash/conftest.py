@@ -47,9 +47,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "the kill tests need a C compiler (Debian: apt-get install gcc)"
     target = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O2", "-o", str(target), str(HERE / "shim.c"), "-ldl"], check=True
-    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(target), str(HERE / "shim.c"), "-ldl"], check=True)
     return target
 
 

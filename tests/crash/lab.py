@@ -69,7 +69,7 @@ steps:
 class Place:
     """A scratch project with its ledgers beside it, outside the state directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, top: str) -> None:
         shared = "/dev/shm"
         self.root = tempfile.mkdtemp(prefix="rerail-lab-", dir=shared if os.access(shared, os.W_OK) else None)
         self.project = os.path.join(self.root, "project")
@@ -79,7 +79,7 @@ class Place:
         self.messages = os.path.join(self.root, "messages")
         os.mkdir(self.project)
         with open(os.path.join(self.project, "pipeline.yaml"), "w", encoding="utf-8") as file:
-            file.write(PIPELINE % {"ledger": self.ledger})
+            file.write(top + PIPELINE % {"ledger": self.ledger})
         for path in (self.ledger, self.acks, self.messages):
             open(path, "w", encoding="utf-8").close()
 
@@ -124,9 +124,7 @@ def _be_the_child(place: Place, arguments: list[str], order: dict[str, Any], wri
         from rerail.cli.main import call
 
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND) if order.get("log") else -1
-        shim.shim_arm(
-            place.state.encode(), MODES[order["mode"]], order.get("at", 0), order.get("number", 0), log
-        )
+        shim.shim_arm(place.state.encode(), MODES[order["mode"]], order.get("at", 0), order.get("number", 0), log)
         code = call(arguments)
         counted = shim.shim_count()
         shim.shim_arm(b"/nowhere", 0, 0, 0, -1)
@@ -143,7 +141,7 @@ RUN = ["run", "pipeline.yaml", "--id", "r", "--resume", "--parallel", "2", "--js
 
 def experiment(order: dict[str, Any]) -> dict[str, Any]:
     """Meet the fault, then be resumed until the run is completed; everything an oracle needs."""
-    place = Place()
+    place = Place(order.get("top", ""))
     try:
         lives = []
         if order.get("before"):

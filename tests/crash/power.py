@@ -197,14 +197,15 @@ class Disk:
 def recorded(root: Path, work: Callable[[RecordingOS], None], crash_at_sync: int = 0) -> RecordingOS:
     """Do some work with durable.py under observation."""
     recorder = RecordingOS(root, crash_at_sync)
-    real = durable.os
-    durable.os = recorder  # type: ignore[assignment]
+    module: Any = durable
+    real = module.os
+    module.os = recorder
     try:
         work(recorder)
     except SimulatedCrash:
         pass
     finally:
-        durable.os = real
+        module.os = real
         for lock in list(durable._held):
             lock.release()
     return recorder

@@ -36,7 +36,12 @@ def kill_in_three(project: Project, lives: int) -> None:
     """Run until step three hangs, and kill; again for every further life."""
     for life in range(lives):
         process = project.spawn("run", "pipeline.yaml", "--id", "r", "--resume")
-        eventually(lambda life=life: project.ledger().count("three") == life + 1, "three started")
+        expected = life + 1
+
+        def started(expected: int = expected) -> bool:
+            return project.ledger().count("three") == expected
+
+        eventually(started, "three started")
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
@@ -204,7 +209,7 @@ def test_the_bad_checkpoint_is_kept_and_a_new_one_written(project: Project) -> N
 
     resumed = project.rerail("resume", "r", check=0)
     assert "checkpoint.json is damaged" in resumed.stderr
-    kept = [path for path in project.run_dir("r").glob("checkpoint.json.bad-*")]
+    kept = list(project.run_dir("r").glob("checkpoint.json.bad-*"))
     assert [path.read_text() for path in kept] == ["{ not json"]
     assert project.json("show", "r")["status"] == "completed"
     assert '"status": "completed"' in checkpoint.read_text()

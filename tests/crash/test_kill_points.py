@@ -44,7 +44,7 @@ def check_invariants(result: dict[str, Any], *, kills: int) -> None:
         assert not later & set(life["acked"]), f"acknowledged, and ran again: {context}"
     extra = sum(starts[step] - expected for step, expected in EXPECTED_STARTS.items())
     assert 0 <= extra <= PARALLEL * kills, f"{extra} attempts too many: {context}"
-    keys = {line.split()[0]: set() for line in result["ledger"]}
+    keys: dict[str, set[str]] = {line.split()[0]: set() for line in result["ledger"]}
     for line in result["ledger"]:
         if " start " in line:
             keys[line.split()[0]].add(line.split()[3])

@@ -57,9 +57,11 @@ def test_eight_resumers_one_winner_with_the_command_line(project: Project) -> No
     for round_ in range(20):
         (project.root / "go").unlink()
         racers = [project.spawn("resume", "r") for _ in range(8)]
-        eventually(
-            lambda racers=racers: sum(racer.poll() is not None for racer in racers) == 7, "seven losers have left"
-        )
+
+        def seven_left(racers: list[subprocess.Popen[str]] = racers) -> bool:
+            return sum(racer.poll() is not None for racer in racers) == 7
+
+        eventually(seven_left, "seven losers have left")
         (project.root / "go").touch()
         results = [(racer.wait(), racer.communicate()[1]) for racer in racers]
 

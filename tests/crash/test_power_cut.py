@@ -18,8 +18,7 @@ from rerail.stores.directory import DirectoryStore
 from tests.crash.power import Disk, Op, RecordingOS, recorded
 
 STEPS = tuple(
-    Step(id=name, action=Call(target="f"), needs=needs)
-    for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
+    Step(id=name, action=Call(target="f"), needs=needs) for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)))
 )
 PIPELINE = Pipeline(name="p", steps=STEPS)
 TEXT = b"what the run was started from"
@@ -52,9 +51,7 @@ def life(root: Path, crash_at_sync: int = 0) -> RecordingOS:
     """Start the run, or go on with it; if asked to, die at the n-th sync."""
 
     def work(recorder: RecordingOS) -> None:
-        request = api.StartRequest(
-            pipeline_path=str(root / "p.yaml"), run_id="r", options=RunOptions(parallel=1)
-        )
+        request = api.StartRequest(pipeline_path=str(root / "p.yaml"), run_id="r", options=RunOptions(parallel=1))
         store = DirectoryStore(str(root / "state"))
         if store.runs():
             api.resume(store, "r", [Acknowledge(recorder)], pipeline=PIPELINE, functions=FUNCTIONS)
@@ -99,7 +96,7 @@ def violations(tmp_path: Path, root: Path, ops: Sequence[Op]) -> list[str]:
         try:
             state = store.read("r").state
             assert store.created_at("r"), "run.json is not whole"
-            assert store.pipeline("r") == TEXT, "pipeline.yaml is not whole"
+            assert store.pipeline("r", "") == TEXT, "pipeline.yaml is not whole"
             lost = [step for step in acked if state.unit((step, None)).status != "completed"]
         except RunNotFound:
             lost = sorted(acked)
@@ -133,7 +130,7 @@ def test_every_sync_is_needed_or_named_as_cache_only(tmp_path: Path, monkeypatch
     histories = []
     for share in (ALWAYS, NEVER):
         monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", share)
-        for crash_at in range(0, life(_fresh(tmp_path)).syncs + 1):
+        for crash_at in range(life(_fresh(tmp_path)).syncs + 1):
             root = tmp_path / f"disk-{share}-{crash_at}"
             root.mkdir()
             histories.append((root, [*life(root, crash_at).ops, *(life(root).ops if crash_at else [])]))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.crash.conftest import Lab
-from tests.crash.test_kill_points import check_invariants
+from tests.crash.test_kill_points import EXPECTED_STARTS, check_invariants
 
 STATE_ERROR = 6
 
@@ -36,7 +36,7 @@ def every_point(lab: Lab, shard: int, shards: int, **order: Any) -> int:
     while True:
         result = lab.ask(at=at, **order)
         check_honest(result)
-        stopped += result["lives"][0]["code"] == STATE_ERROR
+        stopped += int(result["lives"][0]["code"] == STATE_ERROR)
         points = result["lives"][0]["points"]
         if points is None or points < at:
             return stopped
@@ -57,6 +57,20 @@ def test_state_becomes_unwritable_for_other_reasons(lab: Lab, number: int) -> No
     stopped = every_point(lab, 0, 7, mode="errno-forever", number=number)
 
     assert stopped > 0
+
+
+@pytest.mark.parametrize("at", [30, 45, 60])
+def test_on_error_warn_goes_on_without_a_record_and_still_fails(lab: Lab, at: int) -> None:
+    result = lab.ask(mode="errno-forever", number=errno.EIO, at=at, top="checkpoint: {on_error: warn}\n")
+    met = result["lives"][0]
+    starts = {line.split()[0] for line in result["ledger"][: met["ledger"]] if " start " in line}
+
+    assert met["code"] == STATE_ERROR
+    assert starts == set(EXPECTED_STARTS), "it did not go on"
+    assert "going on without a record" in result["messages"]
+    # What was not recorded was not acknowledged either, and runs again.
+    assert len(met["acked"]) < len(EXPECTED_STARTS)
+    assert result["lives"][-1]["code"] == 0
 
 
 def test_every_write_is_short(lab: Lab) -> None:

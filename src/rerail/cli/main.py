@@ -5,7 +5,6 @@ Commands are imported when they are called: starting is cheap.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -16,14 +15,15 @@ import click
 from rerail.errors import RerailError
 from rerail.version import VERSION
 
+# Where each command is, and what `rerail --help` says of it without importing it.
 COMMANDS = {
-    "run": "rerail.cli.run:run",
-    "resume": "rerail.cli.run:resume",
-    "list": "rerail.cli.show:list_runs",
-    "show": "rerail.cli.show:show",
-    "history": "rerail.cli.show:history",
-    "mark": "rerail.cli.change:mark",
-    "repair": "rerail.cli.change:repair",
+    "run": ("rerail.cli.run:run", "Run a pipeline."),
+    "resume": ("rerail.cli.run:resume", "Continue a run exactly where it was."),
+    "list": ("rerail.cli.show:list_runs", "List the runs, newest first."),
+    "show": ("rerail.cli.show:show", "Show one run: its steps, outputs and errors."),
+    "history": ("rerail.cli.show:history", "Tell everything that ever happened to a run."),
+    "mark": ("rerail.cli.change:mark", "Say what is true of a step, where rerail cannot know."),
+    "repair": ("rerail.cli.change:repair", "Salvage what can be proved of a damaged run."),
 }
 
 INTERNAL_ERROR = 70
@@ -36,15 +36,20 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        target = COMMANDS.get(cmd_name)
-        if target is None:
+        if cmd_name not in COMMANDS:
+            import difflib
+
             close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
             if close:
                 ctx.fail(f"no command {cmd_name!r}, did you mean `rerail {close[0]}`?")
             return None
-        module, _, name = target.partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,7 +67,20 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """The console script."""
+    _fill_standard_streams()
     sys.exit(call(sys.argv[1:]))
+
+
+def _fill_standard_streams() -> None:
+    """Open what we were started without, before some file of ours becomes descriptor 1 and steps print into it."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(fd, True)  # noqa: FBT003 - the system's signature
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def call(arguments: list[str]) -> int:

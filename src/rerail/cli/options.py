@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +70,8 @@ def find_run(store: DirectoryStore, wanted: str) -> str:
         raise RunNotFound(
             f"{wanted!r} begins {len(matching)} runs: {', '.join(sorted(matching)[:5])}", hint="rerail list"
         )
+    import difflib
+
     close = difflib.get_close_matches(wanted, runs, n=3, cutoff=0.5)
     near = f"; did you mean {' or '.join(close)}?" if close else ""
     raise RunNotFound(f"no run {wanted!r} in {store.root}{near}", hint="rerail list")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
+
+if TYPE_CHECKING:
+    from rerail.core.plan import Plan
 
 _encode = msgspec.json.Encoder().encode
 

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from rerail import api
 from rerail.cli.options import find_run, json_option, newest_first, open_store, run_argument, store_option
 from rerail.cli.output import printable, say, seconds, sentence
 from rerail.core.checkpoint import StepRecord
+from rerail.core.state import shown_status
 from rerail.errors import RerailError
 from rerail.stores.directory import DirectoryStore
 
@@ -76,7 +76,7 @@ def _summary(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         "work_dir": header.work_dir,
         "labels": header.labels,
         "params": header.params,
-        "status": api.status_of(recording, store.ownership(run_id)),
+        "status": shown_status(state, owner_alive=store.ownership(run_id).alive),
         "steps_completed": sum(unit.settled for unit in units),
         "steps_total": state.steps,
         "total_cost_usd": sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values()),
@@ -134,12 +134,14 @@ def _age(created_at: str, now: datetime) -> str:
 @store_option()
 def show(run_name: str, as_json: bool, store_url: str | None) -> int:
     """Show one run: its steps, what they handed out, and why it stopped."""
+    from rerail import api
+
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
     checkpoint = api.checkpoint(store, recording)
-    status = api.status_of(recording, ownership)
+    status = shown_status(recording.state, owner_alive=ownership.alive)
     if as_json:
         data: dict[str, Any] = msgspec.to_builtins(checkpoint)
         for name in _INTERNAL:

@@ -30,7 +30,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: datetime
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about why an attempt failed."""
 
     type: str

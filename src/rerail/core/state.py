@@ -175,6 +175,11 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     state.last_unit = key
 
 
+def shown_status(state: RunState, *, owner_alive: bool) -> str:
+    """The status people see: recorded as running with its owner dead is crashed."""
+    return "crashed" if state.status == "running" and not owner_alive else state.status
+
+
 def name(unit: Unit) -> str:
     """A unit as people write it: `step` or `step[item]`."""
     step, item = unit

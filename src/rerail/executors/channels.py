@@ -37,26 +37,22 @@ class Channels:
         self.directory = os.path.join(_memory_backed(), name)
         self._ready = False
 
-    def prefix(self, name: str) -> str:
-        """The path prefix of one attempt's channel files."""
+    def of(self, name: str) -> tuple[str, dict[str, str]]:
+        """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
         if not self._ready:
             shutil.rmtree(self.directory, ignore_errors=True)
             os.makedirs(self.directory, mode=0o700)
             self._ready = True
-        return os.path.join(self.directory, name)
+        prefix = os.path.join(self.directory, name)
+        return prefix, {
+            "RERAIL_OUTPUT": prefix + OUTPUT,
+            "RERAIL_METRICS": prefix + METRICS,
+            "RERAIL_PROGRESS": prefix + PROGRESS,
+        }
 
     def close(self) -> None:
         if self._ready:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def environment(prefix: str) -> dict[str, str]:
-    """The variables that tell an attempt where its channels are."""
-    return {
-        "RERAIL_OUTPUT": prefix + OUTPUT,
-        "RERAIL_METRICS": prefix + METRICS,
-        "RERAIL_PROGRESS": prefix + PROGRESS,
-    }
 
 
 def collect(prefix: str) -> tuple[dict[str, Any], Metrics, ChildError | None]:

@@ -35,7 +35,9 @@ def main() -> int:
     except BaseException as error:  # noqa: BLE001 - user code: whatever it raises is the step's failure
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return 0
-        text = "".join(traceback.format_exception(error))
+        # The first frame is this file's, which is not the user's.
+        shown = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
+        text = "".join(traceback.format_exception(shown))
         sys.stderr.write(text)
         with open(os.environ["RERAIL_OUTPUT"] + ".error", "w", encoding="utf-8") as file:
             json.dump({"type": type(error).__name__, "message": str(error), "traceback": text}, file)

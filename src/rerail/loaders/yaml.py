@@ -38,13 +38,16 @@ def read_pipeline_file(path: str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise PipelineInvalid([f"{path}: cannot be read: {error.strerror}"], hint=hint) from None
-    with open(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise PipelineInvalid([f"{path}: not a regular file"], hint=hint)
         if status.st_size > MAX_BYTES:
             raise PipelineInvalid([f"{path}: {status.st_size} bytes; {MAX_BYTES} at most"], hint=hint)
-        return file.read(MAX_BYTES + 1)
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES + 1)
+    finally:
+        os.close(fd)
 
 
 def load_pipeline(data: bytes, path: str) -> Pipeline:

@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,8 +34,10 @@ from rerail.errors import (
 )
 from rerail.ports import Ownership, Recording
 from rerail.stores import journal, segments, snapshots
-from rerail.stores.runlog import DirectoryRun
 from rerail.stores.segments import Chain
+
+if TYPE_CHECKING:
+    from rerail.stores.runlog import DirectoryRun
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RESERVED_IDS = frozenset({"last"})
@@ -76,11 +78,13 @@ class DirectoryStore:
             ) from error
 
     def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRun:
+        from rerail.stores.runlog import DirectoryRun
+
         self._prepare()
         if os.path.lexists(path):
             raise FileExistsError(path)
         # Built under a name nobody lists and owned from birth, so that a run is there whole or not at all.
-        building = os.path.join(self._runs, f".new-{header.run_id}-{secrets.token_hex(4)}")
+        building = os.path.join(self._runs, f".new-{header.run_id}-{os.urandom(4).hex()}")
         durable.new_dir(building)
         lock = durable.Lock(os.path.join(building, "lock"))
         try:
@@ -118,6 +122,8 @@ class DirectoryStore:
                 _remove_abandoned(os.path.join(self._runs, entry))
 
     def own(self, run_id: str) -> DirectoryRun:
+        from rerail.stores.runlog import DirectoryRun
+
         path = self._existing(run_id)
         try:
             lock = durable.Lock(os.path.join(path, "lock"))
@@ -154,13 +160,14 @@ class DirectoryStore:
         chain = segments.load(path, run_id, None)
         return _decoded(chain, run_id)
 
-    def pipeline(self, run_id: str) -> bytes:
+    def pipeline(self, run_id: str, sha256: str) -> bytes:
         path = self._existing(run_id)
-        wanted = self._load(run_id)[0].state.pipeline_sha256
-        copies = sorted(entry for entry in os.listdir(path) if re.fullmatch(r"pipeline(-\d+)?\.yaml", entry))
+        # Numbered copies are newer than the first, which has no number.
+        later = sorted(entry for entry in os.listdir(path) if re.fullmatch(r"pipeline-\d+\.yaml", entry))
+        copies = [PIPELINE, *later]
         texts = [self._read_file(run_id, copy) for copy in copies]
         for text in reversed(texts):
-            if not wanted or hashlib.sha256(text).hexdigest() == wanted:
+            if not sha256 or hashlib.sha256(text).hexdigest() == sha256:
                 return text
         raise StateDamaged(
             f"{os.path.join(path, PIPELINE)}: not the pipeline the journal vouches for",

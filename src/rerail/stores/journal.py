@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import msgspec
 
@@ -26,7 +27,6 @@ _ENVELOPE = re.compile(rb',"seq":(\d{1,18}),"ack":(\d{1,18}),')
 _LINE = re.compile(rb'\{"sum":"[^"\n]{0,64}","seq":(\d{1,18}),"ack":(\d{1,18}),"event":')
 
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def first_sum(run_id: str) -> str:
@@ -148,12 +148,12 @@ def was_synced(data: bytes, bad: Position) -> bool:
     return any(int(match[1]) > bad.seq and int(match[2]) > bad.seq for match in later)
 
 
-def decode(line: bytes) -> Event:
-    """The event of a verified line; raises msgspec.ValidationError for one this version does not know."""
-    return _decoder.decode(line)
+@cache
+def _decoder() -> msgspec.json.Decoder[Event]:
+    return msgspec.json.Decoder(Event)  # made when it is needed: it costs as much as a small import
 
 
 def decode_all(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:
-    """The records of verified lines."""
+    """The records of verified lines; raises msgspec.ValidationError for one this version does not know."""
     for seq, line in lines:
-        yield seq, _decoder.decode(line)
+        yield seq, _decoder().decode(line)

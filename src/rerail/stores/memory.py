@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -11,14 +12,14 @@ from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import fold
-from rerail.errors import RunBusy, RunExists, RunNotFound, StateUnwritable
+from rerail.errors import RunBusy, RunExists, RunNotFound, StateDamaged, StateUnwritable
 from rerail.ports import Ownership, Recording
 
 
 class _Kept:
     def __init__(self, header: RunHeader, pipeline: bytes) -> None:
         self.header = header
-        self.pipeline = pipeline
+        self.pipelines = [pipeline]
         self.events: list[Event] = []
         self.owner: Owner | None = None
         self.log: MemoryRun | None = None
@@ -51,7 +52,7 @@ class MemoryRun:
         self._kept.checkpoint = checkpoint
 
     def freeze_pipeline(self, text: bytes) -> None:
-        self._kept.pipeline = text
+        self._kept.pipelines.append(text)
 
     def open_log(self, name: str) -> int:  # noqa: ARG002
         return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -86,8 +87,11 @@ class MemoryStore:
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         return list(enumerate(self._find(run_id).events, 1))
 
-    def pipeline(self, run_id: str) -> bytes:
-        return self._find(run_id).pipeline
+    def pipeline(self, run_id: str, sha256: str) -> bytes:
+        for text in reversed(self._find(run_id).pipelines):
+            if not sha256 or hashlib.sha256(text).hexdigest() == sha256:
+                return text
+        raise StateDamaged(f"run {run_id} has no pipeline {sha256}")
 
     def ownership(self, run_id: str) -> Ownership:
         kept = self._find(run_id)

@@ -1,0 +1,192 @@
+"""Pipeline files: every problem at once, each with its place; hostile ones fail fast and create nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rerail.core.model import Python, Retry, Run, Write
+from rerail.errors import PipelineInvalid
+from rerail.loaders.yaml import load_pipeline, read_pipeline_file
+from tests.conftest import Project
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(PipelineInvalid) as caught:
+        load_pipeline(text.encode(), "p.yaml")
+    return list(caught.value.problems)
+
+
+def test_everything_a_step_can_say() -> None:
+    pipeline = load_pipeline(
+        b"""
+name: all
+labels: {team: docs}
+env: {A: 1, B: yes}
+params:
+  task: {type: string, required: true}
+  level: draft
+defaults: {timeout: 30m, retry: {attempts: 2}, env: {C: c}}
+checkpoint: {interval: 10s, history: 3, on_error: warn}
+steps:
+  - run: "echo hi"
+  - id: py
+    python: pkg.mod:fn
+    with: {n: 1, deep: [a, {b: null}]}
+    needs: []
+    timeout: 1h30m
+    retry: {attempts: 4, backoff: linear, delay: 2s, max_delay: 1m, jitter: false}
+    env: {C: d, D: 012}
+    cwd: sub
+    allow_failure: true
+    idempotent: false
+  - {id: w, write: {path: a.txt, content: ""}, needs: [py, step-1], retry: 3}
+""",
+        "p.yaml",
+    )
+    first, py, write = pipeline.steps
+
+    assert (pipeline.name, pipeline.labels, pipeline.env) == ("all", {"team": "docs"}, {"A": "1", "B": "yes"})
+    assert (pipeline.checkpoint.interval, pipeline.checkpoint.history) == (10.0, 3)
+    assert pipeline.params["task"].required
+    assert pipeline.params["level"].default == "draft"
+    assert (first.id, first.action, first.needs) == ("step-1", Run(script="echo hi"), ())
+    assert (first.timeout, first.retry, first.env) == (1800.0, Retry(attempts=2), {"C": "c"})
+    assert py.action == Python(target="pkg.mod:fn", arguments={"n": 1, "deep": ["a", {"b": None}]})
+    assert (py.timeout, py.needs, py.env, py.cwd) == (5400.0, (), {"C": "d", "D": "012"}, "sub")
+    assert py.retry == Retry(attempts=4, backoff="linear", delay=2.0, max_delay=60.0, jitter=False)
+    assert (py.allow_failure, py.idempotent) == (True, False)
+    assert write.action == Write(path="a.txt", content="")
+    assert (write.needs, write.retry.attempts) == (("py", "step-1"), 3)
+
+
+def test_all_problems_of_a_file_at_once_in_order() -> None:
+    found = problems(
+        """\
+name: x
+stepps: []
+steps:
+  - id: a
+    run: echo
+    neds: [b]
+  - id: a
+    python: nonsense
+    timeout: soon
+  - needs: [ghost]
+    retry: {attempts: 0}
+"""
+    )
+
+    assert [line.split(": ", 1)[0] for line in found] == [
+        "p.yaml:2:9", "p.yaml:6:11", "p.yaml:7:5", "p.yaml:8:13", "p.yaml:9:14", "p.yaml:10:5", "p.yaml:10:13",
+        "p.yaml:11:23",
+    ]  # fmt: skip
+    text = "\n".join(found)
+    for words in (
+        "did you mean `steps`?",
+        "unknown key `neds`, did you mean `needs`?",
+        "taken by the step in line 4",
+        "must be module:function",
+        "must be a duration such as 30s",
+        "needs exactly one of run, python, write; it has none",
+        "no step `ghost`",
+        "at least 1",
+    ):
+        assert words in text
+
+
+def test_a_cycle_is_named_with_its_path() -> None:
+    text = "steps:\n" + "".join(
+        f"  - {{id: {step}, run: x, needs: [{need}]}}\n" for step, need in (("a", "c"), ("b", "a"), ("c", "b"))
+    )
+
+    assert problems(text) == ["p.yaml:2:5: the steps need each other in a circle: a → c → b → a"]
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "must be a mapping, not nothing"),
+        ("[]", "must be a mapping, not a list"),
+        ("steps: []", "at least one step"),
+        ("steps: {a: 1}", "at least one step"),
+        ("steps: [1]", "must be a mapping, not a number"),
+        ("a: 1\na: 2\n", "2:1: `a` is given twice (first in line 1)"),
+        ("steps: [{run: x}]\n---\nsteps: []", "a second document"),
+        ("[" * 50_000, "nested deeper than 100"),
+        (BOMB, "aliases expand to more than"),
+        ("a: &a {b: 1}\nc: {<<: *a}", "merge keys"),
+        ("a: !!python/object/apply:os.system [id]", "not supported"),
+        ("a: !custom x", "not supported"),
+        ("a: *nope", "no anchor `nope`|found undefined alias"),
+        ("steps: [{run: x, retry: {delay: 1e400}}]", "a number too large"),
+        ("a: 99999999999999999999999", "more than 18 digits"),
+        ("a: [1, 2", "1:"),
+        ("\tsteps: x", "1:1"),
+        ("steps: [{run: 'a\\0b'}]\n", ""),
+        ('steps: [{run: "a\\0b"}]\n', "NUL"),
+        ("steps: [{run: 'echo ${{ params.x }}'}]", "not supported yet"),
+        ("steps: [{run: x, when: y}]", "`when` is not supported by this version"),
+        ("steps: [{id: 'a/b', run: x}]", "cannot be a step id"),
+        ("steps: [{run: ''}]", "is empty"),
+        ("steps: [{run: x, write: {path: a, content: b}}]", "it has `run` and `write`"),
+        ("steps: [{run: x, with: {a: 1}}]", "goes with `python` only"),
+        ("? [a, b]\n: c", "a key must be text"),
+    ],
+)
+def test_bad_files_are_one_line_each(text: str, words: str) -> None:
+    import re
+
+    if not words:
+        load_pipeline(text.encode(), "p.yaml")
+        return
+    found = problems(text)
+    assert re.search(words.replace("(", r"\(").replace(")", r"\)").replace("*", r"\*"), "\n".join(found)), found
+    assert all("\n" not in line for line in found)
+
+
+def test_yaml_12_scalars_are_what_they_look_like() -> None:
+    pipeline = load_pipeline(
+        b"env: {a: no, b: on, c: 012, d: 12:30:45, e: 1_000, f: 0o7, g: '1', h: 1.0}\nsteps: [{run: x}]", "p.yaml"
+    )
+
+    assert list(pipeline.env.values()) == ["no", "on", "012", "12:30:45", "1_000", "0o7", "1", "1.0"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "device", "huge", "latin-1"])
+def test_files_that_are_none(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "p.yaml"
+    match kind:
+        case "directory":
+            path.mkdir()
+        case "fifo":
+            os.mkfifo(path)
+        case "device":
+            path = Path("/dev/zero")
+        case "huge":
+            with path.open("wb") as file:
+                file.truncate(10_000_000_000)
+        case "latin-1":
+            path.write_bytes(b"name: caf\xe9\nsteps: []")
+    with pytest.raises(PipelineInvalid):
+        load_pipeline(read_pipeline_file(str(path)), str(path))
+
+
+def test_a_bom_is_no_problem() -> None:
+    assert load_pipeline(b"\xef\xbb\xbfsteps: [{run: x}]", "p.yaml").name == "p"
+
+
+def test_a_bad_file_creates_nothing_and_shows_all_problems(project: Project) -> None:
+    project.pipeline("steps: [{runn: x}]\nname: [1]\n")
+    refused = project.rerail("run", "pipeline.yaml", check=2)
+
+    assert "pipeline.yaml:1:16: unknown key `runn`, did you mean `run`?" in refused.stderr
+    assert "pipeline.yaml:2:7" in refused.stderr
+    assert not (project.root / ".rerail").exists()

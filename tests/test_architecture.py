@@ -1,0 +1,125 @@
+"""The shape of the code: sizes, names, who may touch the disk. The direction of imports is import-linter's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "rerail"
+MODULES = sorted(SOURCE.rglob("*.py"))
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 50
+MOST_PARAMETERS = 6
+BANNED = re.compile(r"(Manager|Helper|Util|Handler|Service|Context|Impl|Enhanced|Unified)")
+
+# Calls that change a file system. Only durable.py may make them, with the exceptions below and why.
+CHANGING = {
+    "fsync", "fdatasync", "rename", "renames", "replace", "link", "symlink", "truncate", "ftruncate", "pwrite",
+    "unlink", "remove", "rmdir", "mkdir", "makedirs", "write_text", "write_bytes", "touch", "rmtree", "move", "copy",
+    "copyfile", "copytree", "posix_fallocate", "mkstemp", "flock", "lockf",
+}  # fmt: skip
+EXCEPTIONS = {
+    ("executors/channels.py", "makedirs"): "channels are memory-backed and not state",
+    ("executors/channels.py", "rmtree"): "likewise",
+    ("executors/channels.py", "unlink"): "likewise",
+    ("kinds/builtin.py", "makedirs"): "directories of the user's file in a `write` step",
+    ("kinds/child.py", "open for writing"): "the channel of the step, in the child process",
+    ("cli/main.py", "open for writing"): "standard streams we were started without",
+    ("cli/main.py", "os.open for writing"): "/dev/null in their place",
+    ("executors/local.py", "os.open for writing"): "/dev/null where a log cannot be had",
+    ("stores/memory.py", "os.open for writing"): "/dev/null: memory keeps no logs",
+}
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_sizes_stay_readable(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= MOST_LINES
+    for function in functions(parsed(path)):
+        length = (function.end_lineno or 0) - function.lineno + 1
+        assert length <= MOST_FUNCTION_LINES, f"{function.name} has {length} lines"
+        arguments = function.args
+        count = len([name for name in (*arguments.args, *arguments.kwonlyargs) if name.arg not in ("self", "cls")])
+        command_line = path.parent.name == "cli"  # an option is a parameter there
+        composition = path.name == "api.py"  # takes the parts it joins
+        if not (command_line or composition):
+            assert count <= MOST_PARAMETERS, f"{function.name} takes {count} parameters"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_modules_say_what_they_are_and_names_say_what_things_are(path: Path) -> None:
+    tree = parsed(path)
+    assert ast.get_docstring(tree)
+    assert path.stem not in ("utils", "helpers", "common", "base", "misc")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            assert not BANNED.search(node.name), node.name
+
+
+def changes_files(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if owner in ("os", "shutil", "Path", "fcntl", "tempfile") or name in ("write_text", "write_bytes"):
+            if name in CHANGING:
+                yield name, node.lineno
+            if owner == "os" and name == "open" and re.search("O_WRONLY|O_RDWR|O_CREAT", ast.unparse(node)):
+                yield "os.open for writing", node.lineno
+        if name == "open" and not owner and len(node.args) > 1:
+            mode = node.args[1]
+            if isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+"):
+                yield "open for writing", node.lineno
+
+
+def test_only_durable_changes_files() -> None:
+    used = set()
+    for path in MODULES:
+        relative = str(path.relative_to(SOURCE))
+        if relative in ("durable.py", "testing.py"):
+            continue
+        for name, line in changes_files(parsed(path)):
+            assert (relative, name) in EXCEPTIONS, f"{relative}:{line} calls {name}; that belongs in durable.py"
+            used.add((relative, name))
+    assert used == set(EXCEPTIONS), "an exception nobody needs any more"
+
+
+def test_the_core_reads_no_clock() -> None:
+    for path in (SOURCE / "core").glob("*.py"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in ("now", "utcnow", "today"), f"{path.name}:{node.lineno}"
+
+
+def test_nothing_loads_code_from_state() -> None:
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert not {name.split(".")[0] for name in names} & {"pickle", "marshal", "shelve"}, path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec"), path
+
+
+def test_the_public_face_is_what_it_says() -> None:
+    import rerail
+
+    assert rerail.__all__ == sorted(rerail.__all__)
+    assert all(hasattr(rerail, name) for name in rerail.__all__)
