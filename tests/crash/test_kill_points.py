@@ -75,8 +75,8 @@ def test_killed_half_way_through_any_write_then_resumed_equals_never_killed(lab:
     assert every_point(lab, 0, 1, mode="torn") >= FEWEST_POINTS
 
 
-@pytest.mark.parametrize("before", [35, 55, 70])
+@pytest.mark.parametrize("before", [30, 40, 50])
 def test_killed_while_it_recovers_from_a_kill(lab: Lab, before: int) -> None:
     points = every_point(lab, 0, 1, mode="kill", before={"mode": "kill", "at": before})
 
-    assert points >= 20
+    assert points >= 15

@@ -45,6 +45,7 @@ HEADER = "run.json"
 PIPELINE = "pipeline.yaml"
 
 _STALE_SECONDS = 3600
+_PATIENCE_SECONDS = 0.5
 _header = msgspec.json.Decoder(RunHeader)
 _owner = msgspec.json.Decoder(Owner)
 
@@ -135,9 +136,9 @@ class DirectoryStore:
                 hint=f"rerail resume {run_id}, once it can be written",
             ) from error
         try:
+            lock.label(_label())  # first of all: whoever is turned away is told by whom
             recording, chain, bad_snapshot = self._load(run_id)
             run = DirectoryRun(path, lock, recording, chain)
-            lock.label(_label())
             self._anchor()
             run.settle_past(bad_snapshot=bad_snapshot)
         except OSError as error:
@@ -271,7 +272,13 @@ class DirectoryStore:
         return path
 
     def _busy(self, run_id: str) -> RunBusy:
-        owner = self.ownership(run_id).owner
+        ownership = self.ownership(run_id)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not ownership.alive and time.monotonic() < deadline:
+            # Locked, and the name inside is a dead one's: the new owner is just about to write its own.
+            time.sleep(0.005)
+            ownership = self.ownership(run_id)
+        owner = ownership.owner if ownership.alive else None
         who = "another process"
         if owner is not None:
             since = owner.since.astimezone().strftime("%Y-%m-%d %H:%M:%S")
