@@ -281,6 +281,7 @@ def _drive(
         options=opening.options,
         work_dir=_actual(header.work_dir, place.base_dir),
         environment=environment,
+        base_env=os.environ,
         channel=channels.of,
     )
     kinds = builtin_kinds(place.functions or {})

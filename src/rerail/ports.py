@@ -100,6 +100,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None
     cwd: str = ""
     env: dict[str, str] = {}  # what is added to rerail's own environment
+    values: dict[str, str] = {}  # what the script of a `run` step refers to; any size
     log_name: str = ""  # of its logs, without the ending
     channel: str = ""  # path prefix of the files through which it hands values out
 
@@ -108,6 +109,8 @@ class ProcessWork(msgspec.Struct, frozen=True, kw_only=True):
     """A child process to run."""
 
     argv: tuple[str, ...]
+    env: dict[str, str] = {}  # in addition to the attempt's
+    files: dict[str, bytes] = {}  # by path, to be there before it starts and gone afterwards
 
 
 class FunctionWork(msgspec.Struct, frozen=True, kw_only=True):

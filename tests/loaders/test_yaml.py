@@ -132,8 +132,15 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("\tsteps: x", "1:1"),
         ("steps: [{run: 'a\\0b'}]\n", ""),
         ('steps: [{run: "a\\0b"}]\n', "NUL"),
-        ("steps: [{run: 'echo ${{ params.x }}'}]", "not supported yet"),
-        ("steps: [{run: x, when: y}]", "`when` is not supported by this version"),
+        ("steps: [{run: 'echo ${{ params.x }}'}]", "1:21: `params.x`: no param `x`"),
+        ("steps: [{run: 'echo ${{ params.x'}]", "1:21: `${{` has no `}}`"),
+        ("steps: [{run: 'echo `${{ run.id }}`'}]", "cannot stand in `backticks`"),
+        ("steps: [{run: x, when: y}]", "1:24: `y`: nothing is called `y`"),
+        ("steps: [{run: x, when: 1 +}]", "unexpected"),
+        ("steps: [{id: a, run: x}, {id: b, run: x, needs: [], when: steps.a.status}]", "add it to `needs`"),
+        ("steps: [{run: x, env: {A: '${{ nope }}'}}]", "nothing is called `nope`"),
+        ("steps: [{write: {path: a, content: '${{ run.x }}'}}]", "`run` has id, dir, status"),
+        ("steps: [{run: x, map: {over: [1]}}]", "`map` is not supported by this version"),
         ("steps: [{id: 'a/b', run: x}]", "cannot be a step id"),
         ("steps: [{run: ''}]", "is empty"),
         ("steps: [{run: x, write: {path: a, content: b}}]", "it has `run` and `write`"),
@@ -142,13 +149,12 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
 )
 def test_bad_files_are_one_line_each(text: str, words: str) -> None:
-    import re
 
     if not words:
         load_pipeline(text.encode(), "p.yaml")
         return
     found = problems(text)
-    assert re.search(words.replace("(", r"\(").replace(")", r"\)").replace("*", r"\*"), "\n".join(found)), found
+    assert any(alternative in "\n".join(found) for alternative in words.split("|")), found
     assert all("\n" not in line for line in found)
 
 

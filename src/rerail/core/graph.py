@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 
 def dependants(needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -77,6 +77,38 @@ class Frontier:
             if self._unmet[dependant] == 0:
                 released.append(dependant)
         return released
+
+
+class Ancestors:
+    """Who depends on whom, directly or not; one bit per step, so that it stays small for thousands."""
+
+    def __init__(self, needs: Mapping[str, Sequence[str]]) -> None:
+        self._bit = {step: 1 << position for position, step in enumerate(needs)}
+        self._above: dict[str, int] = {}
+        for step in topological(needs):
+            bits = 0
+            for need in needs[step]:
+                bits |= self._above[need] | self._bit[need]
+            self._above[step] = bits
+
+    def of(self, step: str) -> Collection[str]:
+        """Everything a step depends on, as a collection to look names up in."""
+        return _Above(self._bit, self._above[step])
+
+
+class _Above(Collection[str]):
+    def __init__(self, bits: Mapping[str, int], above: int) -> None:
+        self._bits = bits
+        self._above = above
+
+    def __contains__(self, step: object) -> bool:
+        return bool(self._above & self._bits.get(str(step), 0))
+
+    def __iter__(self) -> Iterator[str]:
+        return (step for step, bit in self._bits.items() if self._above & bit)
+
+    def __len__(self) -> int:
+        return self._above.bit_count()
 
 
 def downstream(needs: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:

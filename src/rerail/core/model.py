@@ -65,6 +65,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry: Retry = Retry()
     allow_failure: bool = False
     idempotent: bool = True
+    when: str = ""
+    dynamic: bool = False  # whether any of its texts holds an expression
     line: int = 0  # where it stands in the file, for messages
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,9 @@ import msgspec
 from rerail.core.events import Failure
 from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
 from rerail.core.plan import Plan
-from rerail.core.state import RunState, UnitState
+from rerail.core.render import Rendered, StepResults, rendered
+from rerail.core.state import RunState
+from rerail.core.template import Scope
 from rerail.ports import Attempt, Outcome
 
 
@@ -25,21 +27,36 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     options: RunOptions
     work_dir: str
     environment: dict[str, str]  # of every attempt, in addition to rerail's own
+    base_env: Mapping[str, str]  # rerail's own
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
 
 
-def attempt_of(job: Job, step: Step, unit: UnitState, number: int) -> Attempt:
-    """The attempt to launch, with everything its kind and executor need."""
+def scope_of(job: Job, state: RunState) -> Scope:
+    """What the names in an expression stand for now."""
+    return Scope(
+        params=job.header.params,
+        env=job.base_env,
+        steps=StepResults(state),
+        run={"id": job.header.run_id, "dir": job.environment["RERAIL_RUN_DIR"], "status": state.status},
+    )
+
+
+def attempt_of(job: Job, step: Step, state: RunState, number: int) -> Attempt:
+    """The attempt to launch, with everything its kind and executor need; raises ExpressionError."""
     if isinstance(step.action, Call):
         # A function of this process has no environment of its own, and is what a tiny step costs most by.
         return Attempt(unit=(step.id, None), number=number, action=step.action, timeout=step.timeout)
     log_name = f"{step.id}.{number}"
     channel, variables = job.channel(log_name)
+    unit = state.unit((step.id, None))
     key = f"{job.header.run_id}/{step.id}"
+    declared = {**job.pipeline.env, **step.env}
+    made = Rendered(action=step.action, env=declared, cwd=step.cwd)
+    if step.dynamic:
+        made = rendered(step, declared, scope_of(job, state))
     env = {
         **job.environment,
-        **job.pipeline.env,
-        **step.env,
+        **made.env,
         **variables,
         "RERAIL_STEP": step.id,
         # The same for every attempt until the step has completed; what runs again after that is new work.
@@ -49,9 +66,10 @@ def attempt_of(job: Job, step: Step, unit: UnitState, number: int) -> Attempt:
     return Attempt(
         unit=(step.id, None),
         number=number,
-        action=step.action,
-        cwd=os.path.join(job.work_dir, step.cwd) if step.cwd else job.work_dir,
+        action=made.action,
+        cwd=os.path.join(job.work_dir, made.cwd) if made.cwd else job.work_dir,
         env=env,
+        values=made.values,
         timeout=step.timeout,
         log_name=log_name,
         channel=channel,

@@ -24,7 +24,8 @@ from rerail.core.model import Step
 from rerail.core.plan import lineage_of, stale
 from rerail.core.retry import decide, remaining
 from rerail.core.state import RunState, UnitState
-from rerail.engine.attempts import Job, attempt_of, failure_of
+from rerail.core.template import ExpressionError, evaluate
+from rerail.engine.attempts import Job, attempt_of, failure_of, scope_of
 from rerail.engine.recorder import Recorder
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
@@ -139,12 +140,28 @@ class Runner:
                     continue
                 reason = f"{changed} produced something different"
                 self._recorder.stage(ev.StepInvalidated(at=self._clock.now(), step=step.id, reason=reason))
-            elif self._must_wait(step, unit):
+            elif self._must_wait(step, unit) or self._skipped(step):
                 continue
             number = unit.attempts + 1
             self._recorder.stage(ev.StepStarted(at=self._clock.now(), step=step.id, attempt=number))
             self._running[step.id] = number
             starts.append(step)
+
+    def _skipped(self, step: Step) -> bool:
+        """Settle a step whose `when` does not hold. One that has no value is left to fail as an attempt."""
+        if not step.when:
+            return False
+        try:
+            if evaluate(step.when, scope_of(self._job, self._state)):
+                return False
+        except ExpressionError:
+            return False
+        reason = f"`when: {step.when}` does not hold"
+        if self._state.unit((step.id, None)).status != "pending":
+            self._recorder.stage(ev.StepInvalidated(at=self._clock.now(), step=step.id, reason=reason))
+        self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=reason))
+        self._settle(step)
+        return True
 
     def _must_wait(self, step: Step, unit: UnitState) -> bool:
         """A retry that an earlier life had put off is still put off."""
@@ -180,23 +197,15 @@ class Runner:
 
     def _launch(self, starts: Sequence[Step]) -> None:
         for step in starts:
-            attempt = attempt_of(self._job, step, self._state.unit((step.id, None)), self._running[step.id])
             try:
+                attempt = attempt_of(self._job, step, self._state, self._running[step.id])
                 work = self._tools.kinds[type(step.action)].work(attempt)
-            except (ValueError, KeyError) as error:
-                message = f"could not start: {error}"
-                self._unstartable.append(
-                    Outcome(
-                        unit=attempt.unit,
-                        status="failed",
-                        duration=0.0,
-                        type="CouldNotStart",
-                        message=message,
-                        retryable=False,
-                    )
-                )
-                continue
-            self._executor.start(attempt, work)
+            except ExpressionError as error:
+                self._unstartable.append(_unstartable(step, "ExpressionError", str(error)))
+            except (ValueError, KeyError, OSError) as error:
+                self._unstartable.append(_unstartable(step, "CouldNotStart", f"could not start: {error}"))
+            else:
+                self._executor.start(attempt, work)
 
     # Waiting and recording
 
@@ -339,6 +348,10 @@ class Runner:
             steps = ", ".join(self._asked)
             return End(status="paused", reason=f"the outcome of {steps} is unknown")
         return End(status="completed" if self._unfinished == 0 else "failed", reason=self._stop_reason)
+
+
+def _unstartable(step: Step, kind: str, message: str) -> Outcome:
+    return Outcome(unit=(step.id, None), status="failed", duration=0.0, type=kind, message=message, retryable=False)
 
 
 def _has_ended(unit: UnitState) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -53,6 +54,21 @@ class Channels:
     def close(self) -> None:
         if self._ready:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def put(files: Mapping[str, bytes]) -> None:
+    """Lay out files that an attempt will read."""
+    for path, data in files.items():
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(data)
+
+
+def drop(files: Iterable[str]) -> None:
+    """Remove them again."""
+    for path in files:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def collect(prefix: str) -> tuple[dict[str, Any], Metrics, ChildError | None]:

@@ -39,6 +39,7 @@ class _Child(msgspec.Struct, kw_only=True):
     err: int
     began: float
     deadline: float | None
+    files: tuple[str, ...]
     signals: list[tuple[float, int]]  # what to send when, soonest last
     timed_out: bool = False
     stopped: bool = False
@@ -119,10 +120,11 @@ class LocalExecutor:
         opened: list[int] = []
         try:
             opened = [self._log_or_null(attempt.log_name + ending) for ending in (".out", ".err")]
+            channels.put(work.files)
             process = subprocess.Popen(
                 work.argv,
                 cwd=attempt.cwd,
-                env={**self._environ, **attempt.env},
+                env={**self._environ, **attempt.env, **work.env},
                 stdin=self._null,
                 stdout=opened[0],
                 stderr=opened[1],
@@ -131,6 +133,7 @@ class LocalExecutor:
         except (OSError, ValueError) as error:
             for fd in opened:
                 os.close(fd)
+            channels.drop(work.files)
             self._done.append(_could_not_start(attempt, error, time.monotonic() - began))
             return
         deadline = None if attempt.timeout is None else began + attempt.timeout
@@ -143,6 +146,7 @@ class LocalExecutor:
             began=began,
             deadline=deadline,
             signals=[],
+            files=tuple(work.files),
         )
         self._children[child.pidfd] = child
 
@@ -210,6 +214,7 @@ class LocalExecutor:
         code = child.process.wait()
         duration = time.monotonic() - child.began
         output, stderr_tail = _tail(child.out), _tail(child.err)
+        channels.drop(child.files)
         self._forget(child)
         return _process_outcome(child, code, duration, output, stderr_tail)
 

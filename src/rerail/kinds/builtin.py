@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from rerail.ports import Attempt, FunctionWork, Kind, ProcessWork, Work
 
 USER_FILE_MODE = 0o666  # less the umask: what a step writes belongs to the user, it is not state
 
+MOST_BYTES = 100_000  # of one argument or variable; Linux allows 128 KiB
+
 _CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 
 
@@ -25,13 +28,28 @@ class Shell:
 
     def work(self, attempt: Attempt) -> Work:
         assert isinstance(attempt.action, Run)
-        return ProcessWork(argv=(*_shell(), attempt.action.script))
+        script = attempt.action.script
+        files: dict[str, bytes] = {}
+        env: dict[str, str] = {}
+        for name, value in attempt.values.items():
+            if len(value.encode()) < MOST_BYTES:
+                env[name] = value
+            else:
+                # Larger than a variable may be: read from a file, the end guarded, as $(…) drops newlines there.
+                path = f"{attempt.channel}.{name}"
+                files[path] = value.encode()
+                script = f"{name}=$(cat {shlex.quote(path)}; printf x); {name}=${{{name}%x}}\n{script}"
+        if len(script.encode()) < MOST_BYTES:
+            return ProcessWork(argv=(*_shell(), "-c", script), files=files, env=env)
+        path = f"{attempt.channel}.script"
+        files[path] = script.encode()
+        return ProcessWork(argv=(*_shell(), path), files=files, env=env)
 
 
 @cache
 def _shell() -> tuple[str, ...]:
     bash = shutil.which("bash")
-    return (bash, "-eo", "pipefail", "-c") if bash else (shutil.which("sh") or "/bin/sh", "-e", "-c")
+    return (bash, "-eo", "pipefail") if bash else (shutil.which("sh") or "/bin/sh", "-e")
 
 
 class PythonFunction:
@@ -40,8 +58,9 @@ class PythonFunction:
     def work(self, attempt: Attempt) -> Work:
         action = attempt.action
         assert isinstance(action, Python)
-        arguments = msgspec.json.encode(action.arguments).decode()
-        return ProcessWork(argv=(sys.executable, _CHILD, action.target, arguments))
+        path = f"{attempt.channel}.arguments"
+        files = {path: msgspec.json.encode(action.arguments)}
+        return ProcessWork(argv=(sys.executable, _CHILD, action.target, path), files=files)
 
 
 class WriteFile:

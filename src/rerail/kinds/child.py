@@ -12,7 +12,9 @@ import traceback
 
 
 def main() -> int:
-    target, arguments = sys.argv[1], json.loads(sys.argv[2])
+    target = sys.argv[1]
+    with open(sys.argv[2], "rb") as file:
+        arguments = json.load(file)
     sys.path[0] = os.getcwd()  # this file's own directory does not belong on the path of user code
     module_name, _, name = target.partition(":")
     try:

@@ -38,6 +38,15 @@ class Node(msgspec.Struct, kw_only=True):
     line: int
     column: int
     size: int = 1  # nodes in it, for bounding aliases
+    block: bool = False  # a text written as an indented block, which begins on the line after
+    quoted: bool = False
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and column of a character of its text, as near as the style of writing allows."""
+        before = str(self.value)[:offset]
+        if self.block:
+            return self.line + 1 + before.count("\n"), 1 + offset - (before.rfind("\n") + 1)
+        return self.line, self.column + (offset + self.quoted if "\n" not in before else 0)
 
     def plain(self) -> Any:
         """The value without places."""
@@ -170,7 +179,10 @@ def _scalar(event: Any) -> Node:
         if text == "<<":
             raise _at(event, "merge keys (`<<`) are not supported; write the values out")
         value = _plain_scalar(event, text)
-    return Node(value=value, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+    line, column = event.start_mark.line + 1, event.start_mark.column + 1
+    return Node(
+        value=value, line=line, column=column, block=event.style in ("|", ">"), quoted=event.style in ("'", '"')
+    )
 
 
 def _plain_scalar(event: Any, text: str) -> Any:

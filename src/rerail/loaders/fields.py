@@ -12,24 +12,8 @@ from rerail.loaders.document import Node
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 # Keys of later versions get an honest answer instead of "unknown".
 PLANNED = frozenset(
-    [
-        "agent",
-        "approve",
-        "artifacts",
-        "budget",
-        "checks",
-        "commit_required",
-        "finally",
-        "inputs",
-        "keep",
-        "loop",
-        "map",
-        "on_failure",
-        "outputs",
-        "pipeline",
-        "secrets",
-        "when",
-    ]
+    "agent approve artifacts budget checks commit_required finally inputs keep loop map on_failure outputs pipeline"
+    " secrets".split()
 )
 
 
@@ -59,7 +43,7 @@ class Fields:
     """The fields of a mapping. What is missing or wrong is noted and the default returned."""
 
     def __init__(self, node: Node, problems: Problems, what: str) -> None:
-        self._problems = problems
+        self.problems = problems
         self.node = node
         self.what = what
         self._values: dict[str, Node] = {}
@@ -75,11 +59,11 @@ class Fields:
             if key in names:
                 continue
             if key in PLANNED:
-                self._problems.add(node, f"`{key}` is not supported by this version of rerail yet")
+                self.problems.add(node, f"`{key}` is not supported by this version of rerail yet")
                 continue
             close = difflib.get_close_matches(key, names, n=1)
             hint = f", did you mean `{close[0]}`?" if close else f"; known here: {', '.join(sorted(names))}"
-            self._problems.add(node, f"unknown key `{key}`{hint}")
+            self.problems.add(node, f"unknown key `{key}`{hint}")
 
     def get(self, key: str) -> Node | None:
         return self._values.get(key)
@@ -169,11 +153,11 @@ class Fields:
             elif isinstance(value, str | int | float):
                 found[name] = str(value)
             else:
-                self._problems.add(child, f"`{name}` of `{key}` must be text, not {child.kind}")
+                self.problems.add(child, f"`{name}` of `{key}` must be text, not {child.kind}")
         return found
 
     def _wrong(self, key: str, node: Node, wanted: str) -> None:
-        self._problems.add(node, f"`{key}` of {self.what} must be {wanted}, not {describe(node)}")
+        self.problems.add(node, f"`{key}` of {self.what} must be {wanted}, not {describe(node)}")
 
 
 def describe(node: Node) -> str:

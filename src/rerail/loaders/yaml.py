@@ -7,7 +7,9 @@ import re
 import stat
 from typing import Any
 
-from rerail.core.graph import find_cycle
+import msgspec
+
+from rerail.core.graph import Ancestors, find_cycle
 from rerail.core.model import (
     Action,
     CheckpointPolicy,
@@ -19,14 +21,16 @@ from rerail.core.model import (
     Step,
     Write,
 )
+from rerail.core.template import Known
 from rerail.errors import PipelineInvalid
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
+from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _TOP = ("name", "labels", "params", "env", "defaults", "checkpoint", "steps")
-_OPTIONS = ("id", "name", "needs", "env", "cwd", "timeout", "retry", "allow_failure", "idempotent")
+_OPTIONS = ("id", "name", "needs", "when", "env", "cwd", "timeout", "retry", "allow_failure", "idempotent")
 _KINDS = ("run", "python", "write")
 _DEFAULTABLE = ("timeout", "retry", "env")
 
@@ -70,19 +74,20 @@ def _pipeline(root: Node, problems: Problems, path: str) -> Pipeline:
     top.only(_TOP)
     defaults = Fields(top.get("defaults") or _empty(), problems, "`defaults`")
     defaults.only(_DEFAULTABLE)
-    steps = _steps(top, defaults, problems)
+    params = _params(top, problems)
+    steps = _steps(top, defaults, problems, params)
     stem = os.path.basename(path).rsplit(".", 1)[0]
     return Pipeline(
         name=top.text("name", stem) or stem,
         labels=top.texts("labels"),
         env=top.texts("env"),
-        params=_params(top, problems),
+        params=params,
         checkpoint=_checkpoint(top, problems),
         steps=steps,
     )
 
 
-def _steps(top: Fields, defaults: Fields, problems: Problems) -> tuple[Step, ...]:
+def _steps(top: Fields, defaults: Fields, problems: Problems, params: dict[str, Param]) -> tuple[Step, ...]:
     node = top.get("steps")
     if node is None:
         problems.add(top.node, "the pipeline has no `steps`")
@@ -91,25 +96,48 @@ def _steps(top: Fields, defaults: Fields, problems: Problems) -> tuple[Step, ...
         problems.add(node, "`steps` must be a list of at least one step")
         return ()
     steps: list[Step] = []
+    sources: list[Fields] = []
     needed: list[tuple[str, Node]] = []
     places: dict[str, Node] = {}
     for position, child in enumerate(node.value, 1):
         previous = steps[-1].id if steps else None
-        step, needs = _step(Fields(child, problems, f"step {position}"), defaults, previous, position)
+        fields = Fields(child, problems, f"step {position}")
+        step, needs = _step(fields, defaults, previous, position)
         if step.id in places:
             problems.add(child, f"the id `{step.id}` is taken by the step in line {places[step.id].line}")
         places.setdefault(step.id, child)
         steps.append(step)
+        sources.append(fields)
         needed += needs
-    _check_needs(steps, needed, places, problems)
-    return tuple(steps)
+    if not _check_needs(steps, needed, places, problems) or len(places) < len(steps):
+        return tuple(steps)
+    shared = (top.get("env"), defaults.get("env"))
+    return _with_expressions(steps, sources, shared, set(params))
+
+
+def _with_expressions(
+    steps: list[Step], sources: list[Fields], shared: tuple[Node | None, ...], params: set[str]
+) -> tuple[Step, ...]:
+    """Check every expression against what can exist where it stands."""
+    ancestors = Ancestors({step.id: step.needs for step in steps})
+    names = {step.id for step in steps}
+    checked = []
+    for step, fields in zip(steps, sources, strict=True):
+        known = Known(params=params, steps=ancestors.of(step.id), all_steps=names)
+        expressions = Expressions(fields.problems, known)
+        for node in (*shared, *(fields.get(key) for key in ("env", "cwd", "with", "write"))):
+            expressions.everything(node)
+        expressions.script(fields, "run")
+        when = expressions.bare(fields, "when")
+        checked.append(msgspec.structs.replace(step, when=when, dynamic=expressions.found))
+    return tuple(checked)
 
 
 def _step(
     fields: Fields, defaults: Fields, previous: str | None, position: int
 ) -> tuple[Step, tuple[tuple[str, Node], ...]]:
     fields.only((*_OPTIONS, *_KINDS, "with"))
-    problems = fields._problems
+    problems = fields.problems
     step_id = fields.text("id") or f"step-{position}"
     if not _ID.fullmatch(step_id):
         problems.add(fields.get("id") or fields.node, f"{step_id[:70]!r} cannot be a step id: letters, digits, _ . -")
@@ -172,10 +200,6 @@ def _text(fields: Fields, key: str, problems: Problems) -> str:
         problems.add(node or fields.node, f"`{key}` of {fields.what} is empty")
     if "\0" in value:
         problems.add(node or fields.node, f"`{key}` of {fields.what} holds a NUL character")
-    if "${{" in value:
-        problems.add(
-            node or fields.node, f"`{key}` of {fields.what}: expressions `${{{{ … }}}}` are not supported yet"
-        )
     return value
 
 
@@ -240,7 +264,8 @@ def _checkpoint(top: Fields, problems: Problems) -> CheckpointPolicy:
 
 def _check_needs(
     steps: list[Step], needed: list[tuple[str, Node]], places: dict[str, Node], problems: Problems
-) -> None:
+) -> bool:
+    """Note needs that lead nowhere or in a circle; whether all is well."""
     known = set(places)
     unknown = False
     for name, node in needed:
@@ -248,10 +273,11 @@ def _check_needs(
             unknown = True
             problems.add(node, f"no step `{name}`; there is {', '.join(sorted(known)[:12])}")
     if unknown:
-        return
+        return False
     cycle = find_cycle({step.id: step.needs for step in steps})
     if cycle:
         problems.add(places[cycle[0]], f"the steps need each other in a circle: {' → '.join(cycle)}")
+    return not cycle
 
 
 def _empty() -> Node:

@@ -1,0 +1,72 @@
+"""A step as it will be run: its texts with the values of their expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from rerail.core import holes, shelltext, template
+from rerail.core.model import Action, Python, Run, Step, Write
+from rerail.core.state import RunState
+from rerail.core.template import ExpressionError, Scope
+
+
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt is made of. `values` are those the script refers to by name."""
+
+    action: Action
+    env: dict[str, str]
+    cwd: str
+    values: dict[str, str] = {}
+
+
+class StepResults(Mapping[str, Any]):
+    """`steps` in expressions, looked up on use: a view costs nothing however many steps there are."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def __getitem__(self, step: str) -> dict[str, Any]:
+        unit = self._state.unit((step, None))
+        done = unit.status == "completed"
+        exit_code = 0 if done else unit.error.exit_code if unit.error else None
+        return {"outputs": unit.outputs if done else {}, "status": unit.status, "exit_code": exit_code}
+
+    def __iter__(self) -> Iterator[str]:
+        return (step for step, item in self._state.units if item is None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
+    """The step with all its expressions evaluated; raises ExpressionError."""
+    settled = {name: template.render(text, scope) for name, text in env.items()}
+    inner = Scope(params=scope.params, env={**scope.env, **settled}, steps=scope.steps, run=scope.run)
+    cwd = template.render(step.cwd, inner)
+    match step.action:
+        case Run(script=script):
+            text, values = _shell(script, inner)
+            return Rendered(action=Run(script=text), env=settled, cwd=cwd, values=values)
+        case Python(target=target, arguments=arguments):
+            action: Action = Python(target=target, arguments=template.render_value(arguments, inner))
+        case Write(path=path, content=content):
+            action = Write(path=template.render(path, inner), content=template.render(content, inner))
+        case other:
+            action = other
+    return Rendered(action=action, env=settled, cwd=cwd)
+
+
+def _shell(script: str, scope: Scope) -> tuple[str, dict[str, str]]:
+    pieces = holes.split(script)
+    literals = [literal for literal, _, _ in pieces]
+    expressions = [expression for _, expression, _ in pieces if expression is not None]
+    values = [template.as_text(template.evaluate(expression, scope)) for expression in expressions]
+    try:
+        return shelltext.fill(literals, shelltext.slots(literals), values)
+    except shelltext.Misplaced as error:
+        raise ExpressionError(f"`{expressions[error.index]}`: {error}") from None
+    except ValueError as error:
+        raise ExpressionError(str(error)) from None

@@ -1,0 +1,364 @@
+"""Values into shell text: each arrives as one word, unharmed, wherever it stands, and is never expanded twice.
+
+A value is handed to the shell as a variable; what is written into the script is a reference that fits its place:
+bare, in quotes, in a here-document. So no value is ever parsed as shell. The two places where text must be written
+out are arithmetic, where even a variable's content is executed (`a[$(cmd)]`) and only numbers are allowed, and
+here-documents with a quoted delimiter, where nothing is expanded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+Place = Literal["bare", "double", "single", "ansi", "arithmetic", "verbatim", "comment"]
+
+VARIABLE = "RERAIL_VALUE_"
+MARK = "\0"  # cannot occur in a script
+
+# How a variable V is referred to in each place: quotes are closed around it and opened again.
+_REFERENCES = {"bare": '"V"', "double": "V", "single": "'\"V\"'", "ansi": "'\"V\"$'"}
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_COMPARES = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
+_LEADING = ("if", "then", "else", "elif", "while", "until", "do", "for", "!", "time")
+_BLANK = " \t\n;&|()<>"
+_DEFAULTING = re.compile(r"[#!]?[\w@*?$!-]+(\[[^\]]*\])?:?[-=?+]")
+_SLICING = re.compile(r"[\w@*]+(\[[^\]]*\])?:(?![-=?+])")
+_HEREDOC = re.compile(r"<<(-?)[ \t]*")
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Where an expression stands; `delimiter` is of the here-document it is written out in."""
+
+    place: Place
+    delimiter: str = ""
+    strips_tabs: bool = False
+
+
+class Misplaced(ValueError):
+    """An expression where no value can be delivered safely; `index` counts the expressions of the script."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(why)
+        self.index = index
+
+
+class _Frame(msgspec.Struct):
+    kind: str  # script, sub, double, single, ansi, param, arithmetic, heredoc
+    start: int
+    quoted: bool = False  # for param: whether it stands inside double quotes
+    depth: int = 0  # open parentheses
+    cases: int = 0  # open `case … in`
+
+
+def slots(literals: Sequence[str]) -> list[Slot]:
+    """The place of the expression after each literal but the last; raises Misplaced."""
+    return _Lexer("".join(literal + MARK for literal in literals[:-1]) + literals[-1]).slots()
+
+
+def fill(literals: Sequence[str], places: Sequence[Slot], values: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The script to run and the variables it refers to; ValueError for a value that cannot stand in its place."""
+    script, variables = [literals[0]], {}
+    for number, (slot, value, literal) in enumerate(zip(places, values, literals[1:], strict=True)):
+        name = f"{VARIABLE}{number}"
+        if MARK in value:
+            raise ValueError("the value holds a NUL character, which no shell can hold")
+        if slot.place in _REFERENCES:
+            variables[name] = value
+            script.append(_REFERENCES[slot.place].replace("V", f"${{{name}}}"))
+        elif slot.place == "arithmetic" and not _NUMBER.fullmatch(value):
+            raise ValueError(f"only a whole number can stand in arithmetic, not {value[:40]!r}")
+        elif slot.place != "comment":
+            script.append(value)
+        script.append(literal)
+    text = "".join(script)
+    _check_verbatim(MARK.join(literals), text, [slot for slot in places if slot.place == "verbatim"], values)
+    return text, variables
+
+
+def _check_verbatim(before: str, after: str, slots_: Sequence[Slot], values: Sequence[str]) -> None:
+    """What is written out into a here-document must neither end it early nor lose its tabs."""
+    for slot in slots_:
+        if _ends(before, slot.delimiter) != _ends(after, slot.delimiter):
+            raise ValueError(f"the value makes a line {slot.delimiter!r}, which would end its here-document")
+        if slot.strips_tabs and any(line.startswith("\t") for value in values for line in value.split("\n")):
+            raise ValueError("the value has lines that begin with a tab, which `<<-` removes")
+
+
+def _ends(text: str, delimiter: str) -> int:
+    return sum(line.lstrip("\t") == delimiter for line in text.split("\n"))
+
+
+class _Lexer:
+    """Walks a script once, keeping track of quotes, substitutions and here-documents."""
+
+    def __init__(self, text: str, frame: str = "script") -> None:
+        self._text = text
+        self._at = 0
+        self._stack = [_Frame(frame, 0)]
+        self._pending: list[tuple[str, bool, bool]] = []  # delimiter, quoted, tabs stripped
+        self._slots: list[Slot] = []
+        self._word_start = True
+        self._command_start = True
+
+    def slots(self) -> list[Slot]:
+        while self._at < len(self._text):
+            frame = self._stack[-1]
+            match frame.kind:
+                case "script" | "sub":
+                    self._bare(frame)
+                case "single" | "ansi":
+                    self._single(frame)
+                case "param":
+                    self._param(frame)
+                case "arithmetic":
+                    self._arithmetic(frame)
+                case _:
+                    self._double(frame)
+        return self._slots
+
+    # Steps: each consumes at least one character.
+
+    def _bare(self, frame: _Frame) -> None:
+        char = self._text[self._at]
+        if char == MARK:
+            self._hole("arithmetic" if self._is_compared() else "bare")
+            self._word_start = self._command_start = False
+        elif char == "#" and self._word_start:
+            self._comment()
+        elif char == "\n":
+            self._at += 1
+            self._bodies()
+            self._word_start = self._command_start = True
+        elif self._text.startswith("((", self._at) and self._command_start:
+            self._push("arithmetic", 2)
+        elif char == "<" and self._heredoc():
+            self._word_start = True
+        elif char in "()":
+            self._parenthesis(frame, char)
+        elif char in _BLANK:
+            self._at += 1
+            self._word_start = True
+            self._command_start = char not in " \t<>" or self._command_start
+        elif not self._quoting(char):
+            self._command_start = self._command_start and self._word_start and self._keyword(frame)
+            self._word_start = False
+            self._at += 1
+
+    def _quoting(self, char: str) -> bool:
+        """Backslash, quotes and substitutions, as they are outside quotes."""
+        if char == "\\":
+            self._at += 2
+        elif char == "'":
+            self._push("single", 1)
+        elif char == '"':
+            self._push("double", 1)
+        elif self._text.startswith("$'", self._at):
+            self._push("ansi", 2)
+        elif not self._substitution(char, quoted=False):
+            return False
+        self._word_start = self._command_start = False
+        return True
+
+    def _substitution(self, char: str, *, quoted: bool) -> bool:
+        """`$((`, `$(`, `${` and backticks, which are the same inside double quotes."""
+        if char == "`":
+            self._backticks()
+        elif self._text.startswith("$((", self._at):
+            self._push("arithmetic", 3)
+        elif self._text.startswith("$(", self._at):
+            self._push("sub", 2)
+            self._word_start = self._command_start = True
+        elif self._text.startswith("${", self._at):
+            self._push("param", 2)
+            self._stack[-1].quoted = quoted
+        else:
+            return False
+        return True
+
+    def _single(self, frame: _Frame) -> None:
+        char = self._text[self._at]
+        if char == MARK:
+            self._hole("single" if frame.kind == "single" else "ansi")
+        elif char == "\\" and frame.kind == "ansi":
+            self._at += 2
+        else:
+            self._at += 1
+            if char == "'":
+                self._pop()
+
+    def _double(self, frame: _Frame) -> None:
+        """Inside double quotes, or in a here-document that expands (where a double quote is nothing special)."""
+        char = self._text[self._at]
+        if char == MARK:
+            self._hole("double")
+        elif char == "\\":
+            self._at += 2
+        elif char == '"' and frame.kind == "double":
+            self._at += 1
+            self._pop()
+        elif not self._substitution(char, quoted=True):
+            self._at += 1
+
+    def _param(self, frame: _Frame) -> None:
+        char = self._text[self._at]
+        if char == MARK:
+            self._hole(self._place_in_param(frame))
+        elif char == "}":
+            self._at += 1
+            self._pop()
+        elif char == "\\":
+            self._at += 2
+        elif char == "'" and not frame.quoted:
+            self._push("single", 1)
+        elif char == '"':
+            self._push("double", 1)
+        elif not self._substitution(char, quoted=frame.quoted):
+            self._at += 1
+
+    def _place_in_param(self, frame: _Frame) -> Place:
+        before = self._text[frame.start : self._at]
+        if before.count("[") > before.count("]") or _SLICING.match(before):
+            return "arithmetic"  # subscripts and offsets are evaluated
+        if not re.match(r"[#!]?[\w@*?$!-]", before) or re.fullmatch(r"[#!]?\w*", before):
+            raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
+        return "double" if frame.quoted and _DEFAULTING.match(before) else "bare"
+
+    def _arithmetic(self, frame: _Frame) -> None:
+        char = self._text[self._at]
+        if char == MARK:
+            self._hole("arithmetic")
+        elif char == "(":
+            frame.depth += 1
+            self._at += 1
+        elif char == ")" and frame.depth:
+            frame.depth -= 1
+            self._at += 1
+        elif self._text.startswith("))", self._at):
+            self._at += 2
+            self._pop()
+        elif not self._substitution(char, quoted=True):
+            self._at += 1
+
+    def _backticks(self) -> None:
+        end = self._at + 1
+        while end < len(self._text) and self._text[end] != "`":
+            end += 2 if self._text[end] == "\\" else 1
+        if MARK in self._text[self._at : end]:
+            raise Misplaced(len(self._slots), "an expression cannot stand in `backticks`; use $(…)")
+        self._at = end + 1
+
+    def _parenthesis(self, frame: _Frame, char: str) -> None:
+        self._at += 1
+        self._word_start = self._command_start = True
+        if char == "(":
+            frame.depth += 1
+        elif frame.cases and frame.depth == 0:
+            pass  # ends a pattern of `case`
+        elif frame.depth:
+            frame.depth -= 1
+        elif frame.kind == "sub":
+            self._pop()
+
+    def _keyword(self, frame: _Frame) -> bool:
+        """Take note of the word that begins a command; whether another command may follow it directly."""
+        match = re.match(r"\w+|!", self._text[self._at : self._at + 8])
+        word = match[0] if match else ""
+        if word == "case":
+            frame.cases += 1
+        elif word == "esac":
+            frame.cases = max(frame.cases - 1, 0)
+        if word in _LEADING:
+            self._at += len(word) - 1
+            return True
+        return False
+
+    def _comment(self) -> None:
+        end = self._text.find("\n", self._at)
+        end = len(self._text) if end < 0 else end
+        self._slots += [Slot("comment")] * self._text.count(MARK, self._at, end)
+        self._at = end
+
+    def _is_compared(self) -> bool:
+        """Whether it is an operand of `[[ … -eq … ]]`, which bash evaluates as arithmetic."""
+        line_start = max(self._text.rfind(separator, 0, self._at) for separator in ("\n", ";", "[["))
+        before = self._text[max(line_start, 0) : self._at]
+        if not before.lstrip("\n; ").startswith("[[") and "[[" not in before:
+            return False
+        after = self._text[self._at + 1 : self._at + 40].split()
+        words = before.split()
+        return (bool(words) and words[-1] in _COMPARES) or (bool(after) and after[0] in _COMPARES)
+
+    # Here-documents
+
+    def _heredoc(self) -> bool:
+        match = _HEREDOC.match(self._text, self._at)
+        if match is None or self._text.startswith("<<<", self._at):
+            if self._text.startswith("<<<", self._at):
+                self._at += 3
+                return True
+            return False
+        at, delimiter, quoted = match.end(), "", False
+        while at < len(self._text) and self._text[at] not in _BLANK:
+            char = self._text[at]
+            if char in "'\"":
+                quoted = True
+                end = self._text.find(char, at + 1)
+                end = len(self._text) if end < 0 else end
+                delimiter += self._text[at + 1 : end]
+                at = end + 1
+            elif char == "\\":
+                quoted = True
+                delimiter += self._text[at + 1 : at + 2]
+                at += 2
+            else:
+                delimiter += char
+                at += 1
+        if MARK in delimiter:
+            raise Misplaced(len(self._slots), "an expression cannot be the delimiter of a here-document")
+        self._at = at
+        self._pending.append((delimiter, quoted, bool(match[1])))
+        return True
+
+    def _bodies(self) -> None:
+        """Consume the bodies of the here-documents that the line just ended has opened."""
+        for delimiter, quoted, strip in self._pending:
+            body_end, after = self._body_end(delimiter, strip=strip)
+            body = self._text[self._at : body_end]
+            if quoted:
+                self._slots += [Slot("verbatim", delimiter, strip)] * body.count(MARK)
+            else:
+                inner = _Lexer(body, "heredoc")
+                inner._slots = self._slots
+                inner.slots()
+            self._at = after
+        self._pending.clear()
+
+    def _body_end(self, delimiter: str, *, strip: bool) -> tuple[int, int]:
+        at = self._at
+        while at < len(self._text):
+            end = self._text.find("\n", at)
+            end = len(self._text) if end < 0 else end
+            line = self._text[at:end]
+            if (line.lstrip("\t") if strip else line) == delimiter:
+                return at, min(end + 1, len(self._text))
+            at = end + 1
+        return len(self._text), len(self._text)
+
+    # The stack
+
+    def _hole(self, place: Place) -> None:
+        self._slots.append(Slot(place))
+        self._at += 1
+
+    def _push(self, kind: str, width: int) -> None:
+        self._at += width
+        self._stack.append(_Frame(kind, self._at))
+
+    def _pop(self) -> None:
+        if len(self._stack) > 1:
+            self._stack.pop()
+        self._word_start = self._command_start = False

@@ -1,0 +1,252 @@
+"""Expressions: `${{ … }}` in text, and bare ones in `when:`. A sandbox with strict names, bounded work, no I/O.
+
+Checked when the file is loaded: syntax, filters, and every name against what can exist. Evaluated when the step is
+about to run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from rerail.core import holes
+
+MAX_TEXT = 2_000_000
+FILTERS = tuple(
+    "abs default dictsort first float int items join last length list lower map max min reject rejectattr replace"
+    " reverse round select selectattr sort string sum title tojson trim unique upper".split()
+)
+ROOTS = ("params", "env", "steps", "item", "loop", "run")
+RUN_NAMES = ("id", "dir", "status")
+STEP_NAMES = ("outputs", "status", "exit_code")
+
+
+class ExpressionError(ValueError):
+    """An expression that is wrong, or has no value."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What names can exist where an expression stands."""
+
+    params: Collection[str]
+    steps: Collection[str]  # whose results are known by then
+    all_steps: Collection[str]  # that the pipeline has
+    item: bool = False
+    loop: bool = False
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The values names stand for."""
+
+    params: Mapping[str, Any]
+    env: Mapping[str, str]
+    steps: Mapping[str, Mapping[str, Any]]
+    run: Mapping[str, Any]
+
+    def names(self) -> dict[str, Any]:
+        return {"params": self.params, "env": self.env, "steps": self.steps, "run": self.run}
+
+
+@cache
+def _environment() -> Any:
+    """The sandbox; imported on first use, because most pipelines start without it."""
+    from jinja2 import StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset(["**", "*", "%", "+"])
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if operator == "**" and (abs(right) > 1000 or abs(left) > 10**6):
+                raise ExpressionError("the power is too large")
+            if operator == "*" and (isinstance(left, str | list | tuple) or isinstance(right, str | list | tuple)):
+                raise ExpressionError("text and lists cannot be multiplied")
+            if operator == "%" and isinstance(left, str):
+                raise ExpressionError("text cannot be formatted with %; use ~ to join")
+            result = super().call_binop(context, operator, left, right)
+            if isinstance(result, str) and len(result) > MAX_TEXT:
+                raise ExpressionError("the text is too long")
+            return result
+
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            # An output called `items` or `count` is that output, not a method of dictionaries.
+            if isinstance(obj, Mapping) and attribute in obj:
+                return obj[attribute]
+            return super().getattr(obj, attribute)
+
+        def is_safe_callable(self, obj: Any) -> bool:
+            return getattr(obj, "__name__", "") in _METHODS
+
+    sandbox = Sandbox(undefined=StrictUndefined)
+    sandbox.filters = {name: sandbox.filters[name] for name in FILTERS}
+    sandbox.globals.clear()
+    return sandbox
+
+
+_METHODS = frozenset(
+    "startswith endswith lower upper strip lstrip rstrip split splitlines keys values items get count index"
+    " find".split()
+)
+
+
+def check(expression: str, known: Known) -> str:
+    """What is wrong with an expression, or ''."""
+    from jinja2 import TemplateSyntaxError, nodes
+
+    if not expression:
+        return "the expression is empty"
+    try:
+        tree = _environment().parse("{{ (" + expression + ") }}")
+    except TemplateSyntaxError as error:
+        return f"`{expression}`: {_plain(str(error))}"
+    except RecursionError:
+        return "the expression is nested too deeply"
+    body = tree.body
+    if len(body) != 1 or not isinstance(body[0], nodes.Output) or len(body[0].nodes) != 1:
+        return f"`{expression}` is not one expression"
+    for node in tree.find_all(nodes.Filter):
+        if node.name not in FILTERS:
+            return f"`{expression}`: no filter `{node.name}`; there is {', '.join(FILTERS)}"
+    return _check_names(expression, tree, known)
+
+
+def _check_names(expression: str, tree: Any, known: Known) -> str:
+    from jinja2 import meta, nodes
+
+    for name in sorted(meta.find_undeclared_variables(tree)):
+        if name not in ROOTS or (name == "item" and not known.item) or (name == "loop" and not known.loop):
+            return f"`{expression}`: {_unknown_root(name, expression, known)}"
+    paths = [_path(node) for node in tree.find_all((nodes.Getattr, nodes.Getitem))]
+    for path in paths:
+        wrong = _check_path(path, known) if path else ""
+        if wrong:
+            return f"`{expression}`: {wrong}"
+    return ""
+
+
+def _unknown_root(name: str, expression: str, known: Known) -> str:
+    for step in known.all_steps:
+        if "-" in step and f"steps.{step}" in expression.replace(" ", ""):
+            return f"write steps['{step}'], as its id is not a plain name"
+    if name in known.params:
+        return f"nothing is called `{name}`, did you mean `params.{name}`?"
+    if name in known.all_steps:
+        return f"nothing is called `{name}`, did you mean `steps.{name}`?"
+    if name in ROOTS:
+        return f"there is no `{name}` here"
+    return f"nothing is called `{name}`; there is {', '.join(ROOTS[:3])}, run"
+
+
+def _path(node: Any) -> list[str]:
+    """`a.b['c']` as its names, or [] if it does not start at a plain name or is computed on the way."""
+    from jinja2 import nodes
+
+    names: list[str] = []
+    while isinstance(node, nodes.Getattr | nodes.Getitem):
+        if isinstance(node, nodes.Getattr):
+            names.append(node.attr)
+        elif isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
+            names.append(node.arg.value)
+        else:
+            return []
+        node = node.node
+    return [node.name, *reversed(names)] if isinstance(node, nodes.Name) else []
+
+
+def _check_path(path: Sequence[str], known: Known) -> str:
+    match path:
+        case ["params", name, *_] if name not in known.params:
+            return f"no param `{name}`{_near(name, known.params)}"
+        case ["run", name, *_] if name not in RUN_NAMES:
+            return f"`run` has {', '.join(RUN_NAMES)}, not `{name}`"
+        case ["steps", name, *_] if name not in known.all_steps:
+            return f"no step `{name}`{_near(name, known.all_steps)}"
+        case ["steps", name, *_] if name not in known.steps:
+            return f"step `{name}` need not have run by then; add it to `needs`"
+        case ["steps", _, name, *_] if name not in STEP_NAMES:
+            return f"a step has {', '.join(STEP_NAMES)}, not `{name}`"
+        case _:
+            return ""
+
+
+def _near(name: str, names: Collection[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f", did you mean `{close[0]}`?" if close else ""
+
+
+def evaluate(expression: str, scope: Scope) -> Any:
+    """The value of an expression; ExpressionError if it has none."""
+    from jinja2 import TemplateError, Undefined
+
+    try:
+        value = _compiled(expression)(**scope.names())
+        if isinstance(value, Undefined):
+            raise ExpressionError(_plain(str(value._undefined_message)))
+        return _settled(value)
+    except ExpressionError as error:
+        raise ExpressionError(f"`{expression}`: {error}") from None
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise ExpressionError(f"`{expression}`: {_plain(str(error))}") from None
+
+
+@cache
+def _compiled(expression: str) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = _environment().compile_expression(expression, undefined_to_none=False)
+    return compiled
+
+
+def _settled(value: Any) -> Any:
+    """Generators and views that filters and methods return become lists."""
+    return list(value) if hasattr(value, "__iter__") and not isinstance(value, str | list | dict) else value
+
+
+def render(text: str, scope: Scope) -> str:
+    """Text with its expressions replaced."""
+    parts = []
+    for literal, expression, _ in holes.split(text):
+        parts.append(literal)
+        if expression is not None:
+            parts.append(as_text(evaluate(expression, scope)))
+    return "".join(parts)
+
+
+def render_value(value: Any, scope: Scope) -> Any:
+    """A JSON value with the expressions in its texts replaced; a text that is one expression keeps its type."""
+    if isinstance(value, str):
+        pieces = holes.split(value) if holes.has_holes(value) else []
+        if len(pieces) == 2 and not pieces[0][0] and not pieces[1][0] and pieces[0][1] is not None:
+            return evaluate(pieces[0][1], scope)
+        return render(value, scope) if pieces else value
+    if isinstance(value, list):
+        return [render_value(item, scope) for item in value]
+    if isinstance(value, dict):
+        return {key: render_value(item, scope) for key, item in value.items()}
+    return value
+
+
+def as_text(value: Any) -> str:
+    """A value as it stands in text: text as it is, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError) as error:
+        raise ExpressionError(f"the value cannot be written as text: {error}") from None
+
+
+def _plain(message: str) -> str:
+    return re.sub(r"\s+", " ", message.replace("<unknown>", "")).strip()

@@ -1,0 +1,78 @@
+"""Checking expressions when a file is loaded: syntax, names, and places in shell text, each with its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rerail.core import holes, shelltext, template
+from rerail.core.template import Known
+from rerail.loaders.document import Node
+from rerail.loaders.fields import Fields, Problems
+
+
+class Expressions:
+    """The expressions of one step; `found` says whether there are any."""
+
+    def __init__(self, problems: Problems, known: Known) -> None:
+        self._problems = problems
+        self._known = known
+        self.found = False
+
+    def script(self, fields: Fields, key: str) -> None:
+        """A text that a shell will read."""
+        node = fields.get(key)
+        if node is None or not isinstance(node.value, str) or not self.text(node):
+            return
+        pieces = holes.split(node.value)
+        try:
+            shelltext.slots([literal for literal, _, _ in pieces])
+        except shelltext.Misplaced as error:
+            self._problems.add_at(*node.place(pieces[error.index][2]), f"{error}")
+
+    def text(self, node: Node | None) -> bool:
+        """A text that may hold expressions; whether it does, and they can be found."""
+        if node is None or not isinstance(node.value, str) or not holes.has_holes(node.value):
+            return False
+        try:
+            pieces = holes.split(node.value)
+        except holes.Unclosed as error:
+            self._problems.add_at(*node.place(error.offset), str(error))
+            return False
+        self.found = True
+        for _, expression, offset in pieces:
+            if expression is not None:
+                self._check(expression, *node.place(offset))
+        return True
+
+    def everything(self, node: Node | None) -> None:
+        """All texts in a value."""
+        if node is None:
+            return
+        children: list[Any] = []
+        if isinstance(node.value, dict):
+            children = list(node.value.values())
+        elif isinstance(node.value, list):
+            children = node.value
+        else:
+            self.text(node)
+        for child in children:
+            self.everything(child)
+
+    def bare(self, fields: Fields, key: str) -> str:
+        """A field that is one expression, with or without its braces."""
+        node = fields.get(key)
+        if node is None:
+            return ""
+        if isinstance(node.value, bool):
+            return "true" if node.value else "false"
+        text = fields.text(key).strip()
+        if text.startswith(holes.OPEN) and text.endswith(holes.CLOSE):
+            text = text[len(holes.OPEN) : -len(holes.CLOSE)].strip()
+        self._check(text, node.line, node.column)
+        self.found = True
+        return text
+
+    def _check(self, expression: str, line: int, column: int) -> None:
+        wrong = template.check(expression, self._known)
+        if wrong:
+            self._problems.add_at(line, column, wrong)

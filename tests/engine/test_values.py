@@ -1,0 +1,110 @@
+"""Expressions end to end: params, outputs and conditions in real pipelines."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Project
+
+NASTY = 'it\'s "quoted" $(touch pwned) `touch pwned` \\ * ~ ;&|<>(){}[] #\nsecond line \U0001f600\t'
+
+
+def test_params_and_outputs_arrive_unharmed_in_every_kind(project: Project) -> None:
+    (project.root / "mod.py").write_text("def f(**given): return {'got': given}\n")
+    project.pipeline(
+        """
+params: {text: {required: true}, n: {type: integer, default: 3}}
+env: {GREETING: "hello ${{ params.n }}"}
+steps:
+  - id: first
+    run: |
+      printf %s ${{ params.text }} > bare.txt
+      printf %s "${{ params.text }}" > double.txt
+      printf %s '${{ params.text }}' > single.txt
+      cat > here.txt <<END
+      ${{ params.text }}
+      END
+      echo "sum=$(( ${{ params.n }} + 1 ))" >> "$RERAIL_OUTPUT"
+      echo '{"list": [1, {"k": "v"}]}' >> "$RERAIL_OUTPUT"
+  - id: second
+    env: {SUM: "${{ steps.first.outputs.sum }}"}
+    cwd: ${{ 'sub' if steps.first.outputs.sum == 4 else 'no' }}
+    run: printf '%s|%s|%s' "$GREETING" "$SUM" ${{ steps.first.outputs.list }} > ../second.txt
+  - id: third
+    python: mod:f
+    with: {n: "${{ params.n }}", text: "${{ params.text }}!", all: ["${{ steps.first.outputs.list }}"]}
+  - id: fourth
+    write: {path: "out-${{ params.n }}.txt", content: "${{ run.id }}: ${{ steps.third.status }}"}
+"""
+    )
+    (project.root / "sub").mkdir()
+    project.rerail("run", "pipeline.yaml", "--id", "r", "-p", f"text={NASTY}", check=0)
+
+    for name in ("bare", "double", "single"):
+        assert (project.root / f"{name}.txt").read_text() == NASTY
+    assert (project.root / "here.txt").read_text() == f"{NASTY}\n"
+    assert (project.root / "second.txt").read_text() == 'hello 3|4|[1,{"k":"v"}]'
+    assert (project.root / "out-3.txt").read_text() == "r: completed"
+    assert not (project.root / "pwned").exists()
+    outputs = project.json("show", "r")["steps"][2]["outputs"]["got"]
+    assert outputs == {"n": 3, "text": f"{NASTY}!", "all": [[1, {"k": "v"}]]}
+
+
+def test_a_megabyte_is_a_value_like_any_other(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: big
+    run: head -c 900000 /dev/zero | tr '\\0' 'x' | sed 's/^/v=/' >> "$RERAIL_OUTPUT"
+  - id: use
+    run: |
+      printf %s ${{ steps.big.outputs.v }} | wc -c > size.txt
+      cat > here.txt <<'END'
+      ${{ steps.big.outputs.v }}
+      END
+"""
+    )
+    project.rerail("run", "pipeline.yaml", check=0)
+
+    assert (project.root / "size.txt").read_text().strip() == "900000"
+    assert (project.root / "here.txt").stat().st_size == 900001
+
+
+def test_when_decides_and_dependants_of_a_skipped_step_run(project: Project) -> None:
+    project.pipeline(
+        """
+params: {level: draft}
+steps:
+  - {id: a, run: "echo a >> $LEDGER; echo score=7 >> $RERAIL_OUTPUT"}
+  - {id: b, when: params.level == "final", run: "echo b >> $LEDGER"}
+  - {id: c, when: "steps.a.outputs.score > 5 and steps.b.status == 'skipped'", run: "echo c >> $LEDGER"}
+  - {id: d, when: "${{ false }}", run: "echo d >> $LEDGER"}
+"""
+    )
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert project.ledger() == ["a", "c"]
+    statuses = [step["status"] for step in project.json("show", "r")["steps"]]
+    assert statuses == ["completed", "skipped", "completed", "skipped"]
+    assert 'skipped      b: `when: params.level == "final"` does not hold' in done.stderr
+    project.rerail("run", "pipeline.yaml", "-p", "level=final", check=0)
+    assert project.ledger()[2:] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("steps.a.outputs.missing", "has no attribute 'missing'"),
+        ("1 / (steps.a.outputs.n - 1)", "division by zero"),
+        ("steps.a.outputs.n ** 9999999", "the power is too large"),
+    ],
+)
+def test_an_expression_without_a_value_fails_its_step_by_name(project: Project, expression: str, words: str) -> None:
+    project.pipeline(
+        f"steps:\n  - {{id: a, run: 'echo n=1 >> $RERAIL_OUTPUT'}}\n  - {{id: b, run: 'echo ${{{{ {expression} }}}}'}}\n"
+        "    retry: 3\n".replace("    retry: 3\n", "")
+    )
+    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+
+    assert words in failed.stderr
+    assert project.json("show", "r")["error"]["type"] == "ExpressionError"
