@@ -33,7 +33,7 @@ PLACES = {
     "here-document": "cat <<EOF\n[V]\nEOF\n",
     "here-document with tabs": "cat <<-EOF\n\t[V]\n\tEOF\n",
     "substitution in here-document": "cat <<EOF\n$(printf '[%s]' V)\nEOF\n",
-    "two here-documents": "cat <<A; cat <<B\nx\nA\n[V]\nB\n",
+    "two here-documents": "cat <<A >/dev/null; cat <<B\nx\nA\n[V]\nB\n",
     "default": "printf '[%s]' \"${unset_:-V}\"",
     "bare default": "printf '[%s]' ${unset_:-V}",
     "case word": "case V in *) printf '[%s]' V;; esac",
