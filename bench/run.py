@@ -169,7 +169,7 @@ def resume(place: Path, count: int) -> None:
         if name != "with checkpoint.json":
             (place / ".rerail/runs/big/checkpoint.json").unlink()
         began = time.perf_counter()
-        api.resume(store, "big", pipeline=pipeline, functions=functions)
+        api.resume(store, "big", request=api.ResumeRequest(pipeline=pipeline), functions=functions)
         row(name, started[-1] - began, reading, "ms")
 
 

@@ -119,6 +119,10 @@ class AppendFile:
     def sync(self) -> None:
         sync(self._fd)
 
+    def is_gone(self) -> bool:
+        """Whether somebody removed the file while we had it open."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def close(self) -> None:
         """Give the unused space back and close; what was synced stays, whatever happens here."""
         with contextlib.suppress(OSError):
@@ -147,7 +151,7 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
     try:
         write_new(temporary, data, mode)
         if keep_as:
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
+            with contextlib.suppress(OSError):  # not every file system has links; then there is no older one to keep
                 os.link(path, keep_as, follow_symlinks=False)
         os.rename(temporary, path)
     except BaseException:
@@ -235,7 +239,6 @@ class Lock:
 
     def __init__(self, path: str) -> None:
         """Take the lock; raises BlockingIOError if another process holds it."""
-        self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -253,14 +256,20 @@ class Lock:
     def held(self) -> bool:
         return self._fd >= 0
 
+    def is_gone(self) -> bool:
+        """Whether somebody removed the lock file: then another process may hold a lock of the same name."""
+        return self._fd < 0 or os.fstat(self._fd).st_nlink == 0
+
     def label(self, data: bytes) -> None:
         """Write who holds it, for readers; one write, so that they see the old text or the new one."""
         os.pwrite(self._fd, data, 0)
         os.ftruncate(self._fd, len(data))
 
-    def moved(self, path: str) -> None:
-        """The directory of the lock file was renamed."""
-        self.path = path
+    @property
+    def identity(self) -> str:
+        """Names this very file: the same wherever it is moved, another for a copy."""
+        status = os.fstat(self._fd)
+        return f"{status.st_dev}:{status.st_ino}"
 
     def release(self) -> None:
         if self._fd >= 0:

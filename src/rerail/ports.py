@@ -40,6 +40,14 @@ class RunLog(Protocol):
         """What was proved when ownership was taken. The opening events of the new life follow it."""
 
     @property
+    def identity(self) -> str:
+        """Names this very copy of the run: the same after a move, another for a copy."""
+
+    @property
+    def directory(self) -> str:
+        """Where the run's files are, for its steps; '' if it has none."""
+
+    @property
     def degraded(self) -> str:
         """Why no new work should start although the last append succeeded (the reserve was used up), or ''."""
 
@@ -91,6 +99,15 @@ class Store(Protocol):
         """Remove a run. Raises RunBusy while its owner lives, RunNotFound."""
 
 
+class ProcessWork(msgspec.Struct, frozen=True, kw_only=True):
+    """A child process to run."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}  # in addition to the attempt's
+    files: dict[str, bytes] = {}  # by path, to be there before it starts and gone afterwards
+    label: str = ""  # what people call it
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One try at a unit: everything a kind and an executor need."""
 
@@ -102,15 +119,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}  # what is added to rerail's own environment
     values: dict[str, str] = {}  # what the script of a `run` step refers to; any size
     log_name: str = ""  # of its logs, without the ending
+    checks: tuple[ProcessWork, ...] = ()  # that must pass after it
+    capture: dict[str, str] = {}  # outputs taken from stdout, and in which form
     channel: str = ""  # path prefix of the files through which it hands values out
-
-
-class ProcessWork(msgspec.Struct, frozen=True, kw_only=True):
-    """A child process to run."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str] = {}  # in addition to the attempt's
-    files: dict[str, bytes] = {}  # by path, to be there before it starts and gone afterwards
 
 
 class FunctionWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +149,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str = ""
     outputs: dict[str, Any] = {}
     metrics: Metrics = {}
+    warnings: tuple[str, ...] = ()  # what was wrong and did not fail it
 
 
 class Kind(Protocol):
@@ -161,6 +173,12 @@ class Executor(Protocol):
 
     def stop(self, grace: float) -> None:
         """End what runs: ask, then after `grace` seconds insist. Their outcomes arrive through `wait`."""
+
+    def suspend(self, number: int) -> None:
+        """Send SIGSTOP or SIGCONT to everything that runs."""
+
+    def shift_deadlines(self, seconds: float) -> None:
+        """Time during which nothing could run does not count against time limits."""
 
     def close(self) -> None:
         """Release everything. Nothing that was started is alive afterwards."""

@@ -14,7 +14,10 @@ from datetime import datetime
 
 from rerail.core.events import Owner
 
+MARKS = "RERAIL_MARKS"  # what processes are known by: who they belong to, outermost first
+
 _PROC = "/proc"
+_MARKS_PREFIX = MARKS.encode() + b"="
 
 
 def identity(since: datetime) -> Owner:
@@ -78,9 +81,21 @@ def _namespace() -> str:
         return ""
 
 
+def marks(*own: str) -> str:
+    """The marks of a process started by us: ours, and those of whoever started us."""
+    return "|".join(filter(None, (os.environ.get(MARKS, ""), *own)))
+
+
+def bears(environment: bytes, mark: str) -> bool:
+    """Whether an environment, as /proc shows it, holds this mark."""
+    for variable in environment.split(b"\0"):
+        if variable.startswith(_MARKS_PREFIX):
+            return mark.encode() in variable[len(_MARKS_PREFIX) :].split(b"|")
+    return False
+
+
 def marked(mark: str) -> Iterator[int]:
-    """Live processes, this one excepted, whose environment holds exactly this `NAME=value`."""
-    needle = mark.encode()
+    """Live processes, this one excepted, that bear this mark."""
     own = os.getpid()
     try:
         entries = os.listdir(_PROC)
@@ -94,7 +109,7 @@ def marked(mark: str) -> Iterator[int]:
                 environment = file.read()
         except OSError:
             continue
-        if needle in environment.split(b"\0") and _start_time(int(entry)) is not None:
+        if bears(environment, mark) and _start_time(int(entry)) is not None:
             yield int(entry)
 
 

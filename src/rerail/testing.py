@@ -63,9 +63,7 @@ def header(run_id: str = "r1") -> RunHeader:
 
 def started() -> RunStarted:
     """The opening event of a new run."""
-    return RunStarted(
-        at=_AT, owner=processes.identity(_AT), pipeline_sha256="", options=RunOptions(parallel=3), steps=2
-    )
+    return RunStarted(at=_AT, owner=processes.identity(_AT), pipeline_sha256="", options=RunOptions(parallel=3), steps=2)
 
 
 def resumed() -> RunResumed:

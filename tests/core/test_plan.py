@@ -48,16 +48,16 @@ def drive(pipeline: Pipeline, state: RunState, produce: dict[str, int]) -> list[
         unit = state.unit((step, None))
         if unit.status in ("completed", "failed"):
             _do(state, ev.StepInvalidated(at=AT, step=step, reason=now.reason))
-        _do(state, ev.StepStarted(at=AT, step=step, attempt=unit.attempts + 1))
-        digest = fingerprint(pipeline.step(step), {})
-        outputs = {"n": produce[step]}
         attempt = unit.attempts + 1
-        _do(
-            state,
-            ev.StepCompleted(at=AT, step=step, attempt=attempt, duration=1, outputs=outputs, fingerprint=digest),
-        )
+        digest = fingerprint(_step(pipeline, step), {})
+        _do(state, ev.StepStarted(at=AT, step=step, attempt=attempt, fingerprint=digest))
+        _do(state, ev.StepCompleted(at=AT, step=step, attempt=attempt, duration=1, outputs={"n": produce[step]}))
         ran.append(step)
     return ran
+
+
+def _step(pipeline: Pipeline, wanted: str) -> Step:
+    return next(step for step in pipeline.steps if step.id == wanted)
 
 
 def _do(state: RunState, event: Any) -> None:
@@ -136,11 +136,9 @@ def _drive_some(pipeline: Pipeline, state: RunState, produce: dict[str, int], li
             continue
         unit = state.unit((step, None))
         _do(state, ev.StepInvalidated(at=AT, step=step, reason="r"))
-        _do(state, ev.StepStarted(at=AT, step=step, attempt=unit.attempts + 1))
-        digest = fingerprint(pipeline.step(step), {})
-        done = ev.StepCompleted(
-            at=AT, step=step, attempt=unit.attempts, duration=1, outputs={"n": produce[step]}, fingerprint=digest
-        )
+        digest = fingerprint(_step(pipeline, step), {})
+        _do(state, ev.StepStarted(at=AT, step=step, attempt=unit.attempts + 1, fingerprint=digest))
+        done = ev.StepCompleted(at=AT, step=step, attempt=unit.attempts, duration=1, outputs={"n": produce[step]})
         _do(state, done)
         ran.append(step)
     return ran
@@ -177,8 +175,8 @@ def two_steps(**options: Any) -> Pipeline:
                 ev.StepStarted(at=AT, step="a", attempt=1),
                 ev.StepFailed(at=AT, step="a", attempt=1, duration=1, error=failure("a"), allowed=True),
             ],
-            "reuse",
-            "failed, which is allowed",
+            "rerun",
+            "failed, which is no longer allowed",
         ),
         ([ev.StepSkipped(at=AT, step="a", reason="not wanted")], "reuse", "skipped: not wanted"),
     ],

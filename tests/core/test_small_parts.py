@@ -16,14 +16,14 @@ from rerail.core.checkpoint import checkpoint_of
 from rerail.core.graph import Frontier, downstream, find_cycle, topological
 from rerail.core.model import Param, Pipeline, Retry, Run, Step
 from rerail.core.params import resolve
-from rerail.core.retry import backoff, decide, remaining
+from rerail.core.retry import Symptoms, backoff, decide, remaining
 from rerail.core.state import fold
 from rerail.core.values import parse_metrics, parse_outputs, problem, typed
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-GRAPHS = st.dictionaries(
-    st.integers(0, 9).map(str), st.lists(st.integers(0, 9).map(str), unique=True, max_size=4)
-).map(lambda graph: {step: [need for need in needs if need in graph] for step, needs in graph.items()})
+GRAPHS = st.dictionaries(st.integers(0, 9).map(str), st.lists(st.integers(0, 9).map(str), unique=True, max_size=4)).map(
+    lambda graph: {step: [need for need in needs if need in graph] for step, needs in graph.items()}
+)
 
 
 @given(GRAPHS)
@@ -63,7 +63,7 @@ def test_ten_thousand_steps_in_a_row_need_no_recursion() -> None:
     st.booleans(),
 )
 def test_a_retry_is_bounded_and_ends(policy: Retry, failures: int, dice: float, retryable: bool) -> None:
-    decision = decide(policy, failures, retryable=retryable, dice=dice)
+    decision = decide(policy, failures, Symptoms(retryable=retryable), dice)
     if decision.delay is None:
         assert not retryable or failures >= policy.attempts
     else:
@@ -154,10 +154,11 @@ def test_malformed_outputs_are_named_by_line(data: bytes, words: str) -> None:
 
 
 def test_metrics_add_up_and_must_be_numbers() -> None:
-    assert parse_metrics(b'{"cost_usd": 0.5, "n": 1}\n{"cost_usd": 0.25}\n') == {"cost_usd": 0.75, "n": 1}
-    for bad in (b'{"n": "1"}', b'{"n": true}', b"[1]", b'{"n": 1e999}'):
-        with pytest.raises(ValueError, match="RERAIL_METRICS line 1"):
-            parse_metrics(bad)
+    assert parse_metrics(b'{"cost_usd": 0.5, "n": 1}\n{"cost_usd": 0.25}\n') == ({"cost_usd": 0.75, "n": 1}, ())
+    for bad in (b'{"n": "1"}', b'{"n": true}', b"[1]", b'{"n": 1e999}', b'{"n": 1e308}', b"\xff", b"nonsense"):
+        counted, wrong = parse_metrics(bad + b'\n{"cost_usd": 5}\n')
+        assert counted == {"cost_usd": 5}
+        assert "RERAIL_METRICS line 1" in wrong[0]
 
 
 def test_params_are_checked_against_their_declaration() -> None:

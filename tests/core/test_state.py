@@ -35,9 +35,7 @@ def make(kind: type, step: str, flag: bool, number: int) -> Any:
             return ev.StepStarted(**common, attempt=number)
         case ev.StepCompleted:
             outputs = {"n": number} if flag else {}
-            return ev.StepCompleted(
-                **common, attempt=number, duration=1.0, outputs=outputs, metrics={"cost_usd": 0.5}
-            )
+            return ev.StepCompleted(**common, attempt=number, duration=1.0, outputs=outputs, metrics={"cost_usd": 0.5})
         case ev.StepFailed:
             return ev.StepFailed(
                 **common,
@@ -66,9 +64,7 @@ def make(kind: type, step: str, flag: bool, number: int) -> Any:
             return ev.RunFinished(at=AT, status="completed" if flag else "failed")
 
 
-KINDS = sorted(
-    {kind for _, kind in TRANSITIONS} | {kind for _, kind in RUN_TRANSITIONS}, key=lambda kind: kind.__name__
-)
+KINDS = sorted({kind for _, kind in TRANSITIONS} | {kind for _, kind in RUN_TRANSITIONS}, key=lambda kind: kind.__name__)
 EVENTS = st.builds(make, st.sampled_from(KINDS), st.sampled_from(STEPS), st.booleans(), st.integers(1, 3))
 
 

@@ -24,12 +24,14 @@ steps:
   - id: seed
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo "$RERAIL_STEP says something"
       echo n=7 >> "$RERAIL_OUTPUT"
       echo "$RERAIL_STEP end" >> "$LEDGER"
   - id: left
     needs: [seed]
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo "$RERAIL_STEP says something"
       echo '{"side": "left", "list": [1, 2.5, null]}' >> "$RERAIL_OUTPUT"
       echo left > left.txt
       echo "$RERAIL_STEP end" >> "$LEDGER"
@@ -37,6 +39,7 @@ steps:
     needs: [seed]
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo "$RERAIL_STEP says something"
       echo side=right >> "$RERAIL_OUTPUT"
       echo right > right.txt
       echo "$RERAIL_STEP end" >> "$LEDGER"
@@ -45,6 +48,7 @@ steps:
     retry: {attempts: 2, delay: 0.01}
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo "$RERAIL_STEP says something"
       test -e flag || { touch flag; echo not yet >&2; exit 1; }
       echo "$RERAIL_STEP end" >> "$LEDGER"
   - id: breaks
@@ -52,12 +56,14 @@ steps:
     allow_failure: true
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo "$RERAIL_STEP says something"
       echo "$RERAIL_STEP end" >> "$LEDGER"
       exit 3
   - id: join
     needs: [flaky, breaks]
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      echo "$RERAIL_STEP says something"
       cat left.txt right.txt > join.txt
       echo total=14 >> "$RERAIL_OUTPUT"
       echo "$RERAIL_STEP end" >> "$LEDGER"

@@ -92,7 +92,7 @@ def test_no_damage_to_the_journal_is_taken_for_the_truth(damaged_run: Project) -
     store = DirectoryStore(str(damaged_run.root / ".rerail"))
     truth, _ = read(store) or pytest.fail("unreadable before any damage")
     segments = sorted(directory.glob("journal-*.jsonl"))
-    covered = (store._load("r")[1]).covered
+    covered = store._load("r").chain.covered
     assert covered
     refused = kept = forgiven = 0
     for path in segments:

@@ -238,7 +238,8 @@ def test_the_orphan_of_a_killed_owner_is_ended_not_adopted(project: Project, own
     from rerail.processes import marked
 
     header = DirectoryStore(str(project.root / ".rerail")).read("r").header
-    mark = f"RERAIL_MARK=r@{header.created_at}"
+    lock = (project.run_dir("r") / "lock").stat()
+    mark = f"r@{header.created_at}@{lock.st_dev}:{lock.st_ino}"
     # Leaders only: a shell that forks looks like itself for a moment.
     leaders = [pid for pid in marked(mark) if os.getsid(pid) == pid]
     assert len(leaders) == 1

@@ -54,7 +54,7 @@ def life(root: Path, crash_at_sync: int = 0) -> RecordingOS:
         request = api.StartRequest(pipeline_path=str(root / "p.yaml"), run_id="r", options=RunOptions(parallel=1))
         store = DirectoryStore(str(root / "state"))
         if store.runs():
-            api.resume(store, "r", [Acknowledge(recorder)], pipeline=PIPELINE, functions=FUNCTIONS)
+            api.resume(store, "r", [Acknowledge(recorder)], api.ResumeRequest(pipeline=PIPELINE), functions=FUNCTIONS)
         else:
             api.start_pipeline(store, PIPELINE, TEXT, request, [Acknowledge(recorder)], functions=FUNCTIONS)
 

@@ -6,6 +6,7 @@ Commands are imported when they are called: starting is cheap.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -81,13 +82,28 @@ def _fill_standard_streams() -> None:
             os.set_inheritable(fd, True)  # noqa: FBT003 - the system's signature
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # whatever the locale is, nothing is unprintable
 
 
 def call(arguments: list[str]) -> int:
     """Run one command; return its exit code. Never raises but for `--debug`."""
     debug = "--debug" in arguments
     try:
+        return _called(arguments)
+    except Exception as error:
+        if debug:
+            raise
+        complain(f"internal error: {type(error).__name__}: {error}", "the same command with `rerail --debug …`")
+        return INTERNAL_ERROR
+
+
+def _called(arguments: list[str]) -> int:
+    debug = "--debug" in arguments
+    try:
         code: Any = cli.main(arguments, prog_name="rerail", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except RerailError as error:
         if debug:
@@ -96,21 +112,22 @@ def call(arguments: list[str]) -> int:
         return error.exit_code
     except click.exceptions.Abort:
         return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing is wrong with us. Keep the interpreter from complaining too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except OSError as error:
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        complain(f"{where}{error.strerror}", "the same command, once that is put right")
+        return 1
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "rerail"
         complain(error.format_message(), f"{where} --help")
         return 2
-    except BrokenPipeError:
-        # Whoever read our output has gone; nothing is wrong with us. Keep the interpreter from complaining too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        if debug:
-            raise
-        complain(f"internal error: {type(error).__name__}: {error}", "the same command with `rerail --debug …`")
-        return INTERNAL_ERROR
 
 
 def complain(message: str, hint: str) -> None:

@@ -16,9 +16,7 @@ Decorator = Callable[[Any], Any]
 
 
 def store_option() -> Decorator:
-    return click.option(
-        "--store", "store_url", metavar="URL", help="Where runs live, instead of the nearest .rerail."
-    )
+    return click.option("--store", "store_url", metavar="URL", help="Where runs live, instead of the nearest .rerail.")
 
 
 def json_option(what: str) -> Decorator:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,17 +18,63 @@ from rerail.core.state import RunState, name
 if TYPE_CHECKING:
     from rerail.core.plan import Plan
 
+STDOUT, STDERR = 1, 2
+FLUSH_SECONDS = 2.0
+
 _encode = msgspec.json.Encoder().encode
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
-    """Write a line to stderr (or the given stream); a terminal that is gone is not an error."""
+class _Outlet:
+    """Writes in a thread of its own: whoever does not read what we print cannot hold the run up."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def put(self, fd: int, data: bytes) -> None:
+        self._lines.put((fd, data))
+
+    def close(self) -> None:
+        """Let out what is left, for as long as somebody seems to read."""
+        self._lines.put(None)
+        self._thread.join(FLUSH_SECONDS)
+
+    def _serve(self) -> None:
+        while (line := self._lines.get()) is not None:
+            _write(*line)
+
+
+_outlets: list[_Outlet] = []
+
+
+@contextlib.contextmanager
+def outlet() -> Iterator[None]:
+    """While active, nothing that is printed can block."""
+    _outlets.append(_Outlet())
     try:
-        target = stream or sys.stderr
-        target.write(printable(text) + "\n")
-        target.flush()
-    except (OSError, ValueError):
-        return
+        yield
+    finally:
+        _outlets.pop().close()
+
+
+def _emit(fd: int, data: bytes) -> None:
+    if _outlets:
+        _outlets[-1].put(fd, data)
+    else:
+        _write(fd, data)
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write to a stream that may be gone, full or closed: none of that is an error of the run."""
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def say(text: str) -> None:
+    """Write a line to stderr."""
+    _emit(STDERR, (printable(text) + "\n").encode(errors="backslashreplace"))
 
 
 def printable(text: str) -> str:
@@ -47,11 +97,7 @@ class JsonReporter:
     """One event per line on stdout, written only once durable."""
 
     def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
-        try:
-            sys.stdout.buffer.write(b'{"seq":%d,%b\n' % (seq, _encode(event)[1:]))
-            sys.stdout.buffer.flush()
-        except (OSError, ValueError):
-            return
+        _emit(STDOUT, b'{"seq":%d,%b\n' % (seq, _encode(event)[1:]))
 
     def warn(self, message: str) -> None:
         say(f"rerail: {message}")
@@ -113,9 +159,7 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
         case ev.StepCompleted(duration=duration):
             return f"completed    {unit}  {seconds(duration)}"
         case ev.StepFailed(error=error, retry_in=retry_in, allowed=allowed):
-            after = (
-                f", again in {seconds(retry_in)}" if retry_in is not None else ", which is allowed" if allowed else ""
-            )
+            after = f", again in {seconds(retry_in)}" if retry_in is not None else ", which is allowed" if allowed else ""
             return f"failed       {unit}: {error.message}{after}"
         case ev.StepInterrupted(reason=reason, attempt=attempt):
             how = "found cut off by a crash" if reason == "crash" else f"cut off by {reason}"
@@ -146,7 +190,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...]) -> None:
         say(f"rerail: {len(reused)} of {len(plan.decisions)} steps reused, saving {seconds(saved)}{money}")
 
 
-def say_failure(error: ev.Failure, log_hint: str) -> None:
+def say_failure(error: ev.Failure, run_id: str) -> None:
     """Everything about a failure that helps to fix it."""
     say(f"rerail: step {error.step} failed: {error.message}")
     command = error.command.splitlines()
@@ -155,4 +199,4 @@ def say_failure(error: ev.Failure, log_hint: str) -> None:
         say(f"  command: {command[0]}{more}")
     for line in (error.traceback or error.stderr_tail).splitlines()[-12:]:
         say(f"  | {line}")
-    say(f"  logs: {log_hint}")
+    say(f"  more: rerail show {run_id}")

@@ -20,8 +20,9 @@ from rerail.cli.options import (
     store_option,
     volume_options,
 )
-from rerail.cli.output import JsonReporter, LineReporter, say, say_failure, say_plan, seconds
-from rerail.core.model import RunOptions
+from rerail.cli.output import JsonReporter, LineReporter, outlet, say, say_failure, say_plan, seconds
+from rerail.core.model import Pipeline, RunOptions
+from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan
 from rerail.core.state import RunState
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunNotFound, RunPaused, UsageError
@@ -29,9 +30,35 @@ from rerail.ports import Recording, Reporter
 from rerail.stores.directory import DirectoryStore, check_run_id
 
 
+class _Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line asked for; None and empty mean: as recorded."""
+
+    parallel: int | None = None
+    fail_fast: bool = False
+    secrets: tuple[str, ...] = ()
+    start: str = ""
+    until: str = ""
+    changes: Changes = "rerun"
+    dry_run: bool = False
+    as_json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    def options(self, recorded: RunOptions) -> RunOptions:
+        """The recorded options with what was given again."""
+        return RunOptions(
+            parallel=self.parallel or recorded.parallel,
+            fail_fast=self.fail_fast or recorded.fail_fast,
+            secrets=tuple(dict.fromkeys((*recorded.secrets, *self.secrets))),
+        )
+
+
 def _driving_options(command: Any) -> Any:
     for option in (
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps at once."),
+        click.option("--from", "start", default="", metavar="STEP", help="Run STEP and what depends on it in any case."),
+        click.option("--until", default="", metavar="STEP", help="Stop when STEP is done."),
+        click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable."),
         click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
         json_option("Stream one JSON event per line on stdout, each once it is durable."),
         store_option(),
@@ -47,9 +74,7 @@ def _driving_options(command: Any) -> Any:
 @click.option("--params-file", type=click.Path(), help="Params from a YAML or JSON file.")
 @click.option("--id", "run_id", metavar="ID", help="The id of the run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the run; repeatable.")
-@click.option(
-    "--resume", "resume_", is_flag=True, help="Continue the newest unfinished run that fits, if there is one."
-)
+@click.option("--resume", "resume_", is_flag=True, help="Continue the newest unfinished run that fits, if there is one.")
 @click.option("--fresh", "--force", "fresh", is_flag=True, help="Always start a new run.")
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
 @_driving_options
@@ -61,43 +86,41 @@ def run(
     labels: tuple[str, ...],
     resume_: bool,
     fresh: bool,
-    fail_fast: bool,
-    parallel: int | None,
-    dry_run: bool,
-    as_json: bool,
     store_url: str | None,
-    quiet: bool,
-    verbose: bool,
+    **wishes: Any,
 ) -> int:
     """Run a pipeline."""
     if run_id is not None:
         check_run_id(run_id)
     if resume_ and fresh:
         raise UsageError("--resume and --fresh contradict each other", hint="rerail run --help")
+    wanted = _Wishes(**wishes)
     store = open_store(store_url, pipeline)
     loaded, text = api.load(pipeline)
     given = {**_params_file(params_file), **_pairs(params, "-p")}
+    _check_steps(loaded, wanted)
     if resume_:
-        found = _resumable(store, pipeline, run_id, given)
+        found = _resumable(store, pipeline, run_id, _given_values(loaded, given))
         if found is not None:
-            again = _Resume(
-                store=store, changes="rerun", dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose
-            )
-            return again.go(found, parallel)
-    if dry_run:
-        api.params_of(loaded, given)
-        _show_plan(plan(loaded, RunState()), RunState(), (), as_json=as_json)
+            return _go_on(store, found, wanted)
+    values = api.params_of(loaded, given)
+    if wanted.dry_run:
+        del values
+        _show_plan(plan(loaded, RunState(), start=wanted.start), RunState(), (), as_json=wanted.as_json)
         return 0
     request = api.StartRequest(
         pipeline_path=pipeline,
         params=given,
         labels=_pairs(labels, "--label"),
         run_id=run_id or api.new_run_id(datetime.now(UTC)),
-        options=RunOptions(parallel=parallel or os.cpu_count() or 1, fail_fast=fail_fast),
+        options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
+        start=wanted.start,
+        until=wanted.until,
     )
-    reporters = _reporters(as_json, quiet, verbose, request.run_id or "")
-    result = api.start_pipeline(store, loaded, text, request, reporters, base_dir=base_dir(store))
-    return _conclude(result, quiet=quiet)
+    with outlet():
+        reporters = _reporters(wanted, request.run_id or "")
+        result = api.start_pipeline(store, loaded, text, request, reporters, base_dir=base_dir(store))
+        return _conclude(result, quiet=wanted.quiet)
 
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
@@ -109,16 +132,7 @@ def run(
     help="What to do with steps whose definition was edited since they ran.",
 )
 @_driving_options
-def resume(
-    run_name: str | None,
-    changes: Changes,
-    parallel: int | None,
-    dry_run: bool,
-    as_json: bool,
-    store_url: str | None,
-    quiet: bool,
-    verbose: bool,
-) -> int:
+def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
     """Continue a run exactly where it was, after proving that what it relies on is intact."""
     store = open_store(store_url)
     if run_name is not None:
@@ -129,54 +143,33 @@ def resume(
             say("rerail: nothing to resume: every run is completed")
             return 0
         run_id = newest
-    again = _Resume(store=store, changes=changes, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose)
-    return again.go(run_id, parallel)
+    return _go_on(store, run_id, _Wishes(**wishes))
 
 
-class _Resume:
-    """Going on with a run, as both commands do it."""
+def _go_on(store: DirectoryStore, run_id: str, wanted: _Wishes) -> int:
+    """Plan, say so, and unless it is a dry run do it."""
+    base = base_dir(store)
+    request = api.ResumeRequest(changes=wanted.changes, start=wanted.start, until=wanted.until)
+    ready = api.prepare(store, run_id, request, base_dir=base)
+    if ready.finished:
+        say(f"rerail: run {run_id} is completed; there is nothing to resume")
+        return 0
+    if wanted.dry_run:
+        say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
+        _show_plan(ready.plan, ready.recording.state, ready.notices, as_json=wanted.as_json)
+        return 0
+    recorded = ready.recording.state.options if ready.recording.state.seq else ready.recording.header.options
+    request = msgspec.structs.replace(request, options=wanted.options(recorded))
 
-    def __init__(
-        self,
-        *,
-        store: DirectoryStore,
-        changes: Changes,
-        dry_run: bool,
-        as_json: bool,
-        quiet: bool,
-        verbose: bool,
-    ) -> None:
-        self._store = store
-        self._changes = changes
-        self._dry_run = dry_run
-        self._as_json = as_json
-        self._quiet = quiet
-        self._verbose = verbose
+    def announce(prepared: api.Prepared) -> None:
+        if not wanted.quiet:
+            say(f"rerail: run {run_id} of {prepared.recording.header.pipeline}")
+            say_plan(prepared.plan, prepared.recording.state, prepared.notices)
 
-    def go(self, run_id: str, parallel: int | None) -> int:
-        """Plan, say so, and unless it is a dry run do it."""
-        store = self._store
-        base = base_dir(store)
-        ready = api.prepare(store, run_id, base_dir=base, changes=self._changes)
-        if ready.finished:
-            say(f"rerail: run {run_id} is completed; there is nothing to resume")
-            return 0
-        ownership = store.ownership(run_id)
-        if ownership.alive and not self._dry_run:
-            store.own(run_id).close()  # raises RunBusy, unless the owner died since
-        if not self._quiet:
-            say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
-        if self._dry_run:
-            _show_plan(ready.plan, ready.recording.state, ready.notices, as_json=self._as_json)
-            return 0
-        if not self._quiet:
-            say_plan(ready.plan, ready.recording.state, ready.notices)
-        options = None
-        if parallel is not None:
-            options = RunOptions(parallel=parallel, fail_fast=ready.recording.state.options.fail_fast)
-        reporters = _reporters(self._as_json, self._quiet, self._verbose, run_id)
-        result = api.resume(store, run_id, reporters, options=options, base_dir=base, changes=self._changes)
-        return _conclude(result, quiet=self._quiet)
+    with outlet():
+        reporters = _reporters(wanted, run_id)
+        result = api.resume(store, run_id, reporters, request, base_dir=base, announce=announce)
+        return _conclude(result, quiet=wanted.quiet)
 
 
 def _show_plan(decisions: Plan, state: RunState, notices: tuple[str, ...], *, as_json: bool) -> None:
@@ -185,9 +178,9 @@ def _show_plan(decisions: Plan, state: RunState, notices: tuple[str, ...], *, as
         sys.stdout.write(msgspec.json.encode(decisions).decode() + "\n")
 
 
-def _reporters(as_json: bool, quiet: bool, verbose: bool, run_id: str) -> list[Reporter]:
-    lines = LineReporter(run_id, quiet=quiet, verbose=verbose)
-    return [JsonReporter(), lines] if as_json else [lines]
+def _reporters(wanted: _Wishes, run_id: str) -> list[Reporter]:
+    lines = LineReporter(run_id, quiet=wanted.quiet, verbose=wanted.verbose)
+    return [JsonReporter(), lines] if wanted.as_json else [lines]
 
 
 def _conclude(result: api.Result, *, quiet: bool) -> int:
@@ -201,20 +194,33 @@ def _conclude(result: api.Result, *, quiet: bool) -> int:
     if end.signal is not None:
         say(f"rerail: {end.reason}\n  next: {resume_hint}")
         return SIGNAL_EXIT_BASE + int(end.signal)
+    if end.reached:
+        say(f"rerail: run {run_id} {end.reason}\n  next: {resume_hint}")
+        return 0
     if end.status == "paused":
-        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=f"rerail mark {run_id} STEP completed|pending")
+        step = end.asked[0] if end.asked else "STEP"
+        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=f"rerail mark {run_id} {step} completed|pending")
     if end.status == "failed":
         if result.state.error is not None:
-            say_failure(result.state.error, f"rerail show {run_id}")
+            say_failure(result.state.error, run_id)
         say(f"  next: {resume_hint}")
         return EXIT_STEP_FAILED
     if not quiet:
         state = result.state
-        elapsed = (
-            (state.updated_at - state.started_at).total_seconds() if state.started_at and state.updated_at else 0
-        )
+        both = state.started_at and state.updated_at
+        elapsed = (state.updated_at - state.started_at).total_seconds() if both else 0.0  # type: ignore[operator]
         say(f"rerail: run {run_id} completed in {seconds(max(elapsed, 0.0))}")
     return 0
+
+
+def _check_steps(pipeline: Pipeline, wanted: _Wishes) -> None:
+    names = [step.id for step in pipeline.steps]
+    for option, step in (("--from", wanted.start), ("--until", wanted.until)):
+        if step and step not in names:
+            raise UsageError(
+                f"{option}: the pipeline has no step `{step}`; it has {', '.join(names[:12])}",
+                hint="rerail check PIPELINE",
+            )
 
 
 def _newest_unfinished(store: DirectoryStore) -> str | None:
@@ -227,6 +233,12 @@ def _newest_unfinished(store: DirectoryStore) -> str | None:
     return None
 
 
+def _given_values(pipeline: Pipeline, given: dict[str, Any]) -> dict[str, Any]:
+    """The params that were given, as the run would have recorded them."""
+    values, _ = resolve(pipeline.params, given)
+    return {name: values.get(name, value) for name, value in given.items()}
+
+
 def _resumable(store: DirectoryStore, pipeline: str, run_id: str | None, given: dict[str, Any]) -> str | None:
     """The run that `run --resume` continues: by id, or the newest unfinished one of this pipeline that fits."""
     if run_id is not None:
@@ -234,18 +246,20 @@ def _resumable(store: DirectoryStore, pipeline: str, run_id: str | None, given: 
             return None
         _refuse_conflict(store, run_id, given)
         return run_id
-    path = os.path.abspath(pipeline)
+    path = os.path.realpath(pipeline)
     for candidate in newest_first(store):
+        header = store.header(candidate)
+        if header is None or os.path.realpath(os.path.join(base_dir(store), header.pipeline_path)) != path:
+            continue
         recording = store.read(candidate)
-        theirs = os.path.normpath(os.path.join(base_dir(store), recording.header.pipeline_path))
-        if theirs == path and recording.state.status != "completed" and not _conflicts(recording, given):
+        if recording.state.status != "completed" and not _conflicts(recording, given):
             return candidate
     return None
 
 
 def _conflicts(recording: Recording, given: dict[str, Any]) -> list[str]:
     params = recording.header.params
-    return [name for name, value in given.items() if name not in params or str(params[name]) != str(value)]
+    return [name for name, value in given.items() if name not in params or params[name] != value]
 
 
 def _refuse_conflict(store: DirectoryStore, run_id: str, given: dict[str, Any]) -> None:
@@ -273,13 +287,14 @@ def _params_file(path: str | None) -> dict[str, Any]:
     from rerail.loaders.document import Malformed, parse
     from rerail.loaders.yaml import read_pipeline_file
 
+    hint = "rerail run PIPELINE --params-file FILE"
     try:
         root = parse(read_pipeline_file(path).decode("utf-8-sig"))
     except Malformed as error:
-        raise UsageError(f"{path}:{error.line}:{error.column}: {error.message}") from None
+        raise UsageError(f"{path}:{error.line}:{error.column}: {error.message}", hint=hint) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8") from None
+        raise UsageError(f"{path}: not UTF-8", hint=hint) from None
     if not isinstance(root.value, dict):
-        raise UsageError(f"{path}: params must be a mapping, not {root.kind}")
+        raise UsageError(f"{path}: params must be a mapping, not {root.kind}", hint=hint)
     values: dict[str, Any] = root.plain()
     return values

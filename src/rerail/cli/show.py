@@ -147,9 +147,7 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         for name in _INTERNAL:
             del data[name]
         data["status"] = status
-        data["owner"] = (
-            {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
-        )
+        data["owner"] = {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
         _emit(data)
         return 0
     out = [

@@ -59,6 +59,7 @@ class StepRecord(msgspec.Struct, kw_only=True):
     retry_at: datetime | None = None
     retry_in: float | None = None
     allowed_failure: bool = False
+    head: str = ""
     reason: str = ""
 
 
@@ -103,7 +104,8 @@ class Checkpoint(msgspec.Struct, kw_only=True):
 def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason: Reason | None = None) -> Checkpoint:
     """Everything about the run as one value. `reason` is why it is taken now; by default what happened last."""
     index = {step.id: position for position, step in enumerate(pipeline.steps)}
-    commands = {step.id: step.command for step in pipeline.steps}
+    hooks = (*(hook for step in pipeline.steps for hook in step.on_failure), *pipeline.finally_)
+    commands = {step.id: step.command for step in (*pipeline.steps, *hooks)}
     units: list[tuple[Unit, UnitState]] = [((step.id, None), state.unit((step.id, None))) for step in pipeline.steps]
     units += [(unit, known) for unit, known in state.units.items() if unit[1] is not None or unit[0] not in index]
     steps = [_step_record(unit, known, index, commands) for unit, known in units]
@@ -192,6 +194,7 @@ def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: 
         retry_at=known.retry_at,
         retry_in=known.retry_in,
         allowed_failure=known.allowed,
+        head=known.head,
         reason=known.reason,
     )
 
@@ -216,6 +219,7 @@ def _unit_state(step: StepRecord) -> UnitState:
         retry_at=step.retry_at,
         retry_in=step.retry_in,
         allowed=step.allowed_failure,
+        head=step.head,
         reason=step.reason,
     )
 
@@ -231,6 +235,16 @@ def _phase(state: RunState, index: dict[str, int]) -> tuple[PhaseDetail, Reason]
     known = state.unit(state.last_unit) if state.last_unit else UnitState()
     if state.status in ("interrupted", "paused"):
         return PhaseDetail(kind="interrupted", step=step, step_index=position, in_progress=False), "signal"
+    if state.status == "failed" and state.error is not None:
+        step, known = state.error.step, state.unit((state.error.step, state.error.item))
+        failed = PhaseDetail(
+            kind="failed",
+            step=step,
+            step_index=index.get(step),
+            error=state.error.message,
+            retryable=state.error.retryable,
+        )
+        return failed, "step_failed"
     match state.last_event:
         case "step-completed":
             return PhaseDetail(kind="completed", step=step, step_index=position, output=known.output), "after_step"

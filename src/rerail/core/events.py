@@ -87,12 +87,13 @@ class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defa
     notices: tuple[str, ...] = ()
 
 
-class RunRepaired(_Event, frozen=True, kw_only=True, tag="run-repaired"):
+class RunRepaired(_Event, frozen=True, kw_only=True, tag="run-repaired", omit_defaults=True):
     """`rerail repair` gave up what could not be proved."""
 
     owner: Owner
     reason: str
     evidence: str  # where the damaged files are kept, relative to the run
+    suspects: tuple[str, ...] = ()  # steps that the given-up records speak of: nobody knows how far they got
 
 
 class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", omit_defaults=True):
@@ -116,12 +117,13 @@ class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished"):
 
 class StepStarted(_UnitEvent, frozen=True, kw_only=True, tag="step-started", omit_defaults=True):
     attempt: int
+    fingerprint: str = ""  # of the definition it was started with
+    head: str = ""  # the commit HEAD was at, for `commit_required`
 
 
 class StepCompleted(_UnitEvent, frozen=True, kw_only=True, tag="step-completed", omit_defaults=True):
     attempt: int
     duration: float
-    fingerprint: str = ""
     outputs: dict[str, Any] = {}
     metrics: Metrics = {}
     artifacts: tuple[ArtifactRecord, ...] = ()
@@ -149,8 +151,9 @@ class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupt
     metrics: Metrics = {}
 
 
-class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped"):
+class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped", omit_defaults=True):
     reason: str
+    fingerprint: str = ""
 
 
 class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidated"):

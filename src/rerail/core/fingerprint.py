@@ -20,8 +20,14 @@ def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
     How often it is retried, how long it may take and what it waits for change when it runs, not what it
     does, so they are left out.
     """
-    canonical = _encode([_normalised(step.action), {**pipeline_env, **step.env}, step.cwd])
+    canonical = _encode([_normalised(step.action), {**pipeline_env, **step.env}, step.cwd, _extras(step)])
     return hashlib.sha256(canonical).hexdigest()[:DIGEST_CHARS]
+
+
+def _extras(step: Step) -> list[object]:
+    """What else decides whether and how it completes; empty for most steps."""
+    extras: list[object] = [step.when, step.checks, step.outputs, step.commit_required]
+    return extras if any(extras) else []
 
 
 def _normalised(action: Action) -> Action:

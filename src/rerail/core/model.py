@@ -21,6 +21,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     delay: float = 1.0  # seconds
     max_delay: float = 60.0
     jitter: bool = True
+    on: tuple[str | int, ...] = ()  # `rate_limit`, `timeout`, exit codes, patterns on stderr; empty: anything
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="run"):
@@ -52,6 +53,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cal
 Action = Run | Python | Write | Call
 
 
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """An output that is taken from what a step prints."""
+
+    form: Literal["text", "json", "lines"] = "text"
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of a pipeline. `needs` is resolved: the default "the previous step" is written out."""
 
@@ -66,6 +73,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow_failure: bool = False
     idempotent: bool = True
     when: str = ""
+    checks: tuple[str, ...] = ()  # commands that must pass after it
+    outputs: dict[str, Capture] = {}
+    commit_required: bool = False
+    on_failure: tuple[Step, ...] = ()
     dynamic: bool = False  # whether any of its texts holds an expression
     line: int = 0  # where it stands in the file, for messages
 
@@ -110,13 +121,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] = {}
     labels: dict[str, str] = {}
     checkpoint: CheckpointPolicy = CheckpointPolicy()
-
-    def step(self, step_id: str) -> Step:
-        """The step of that id; KeyError if there is none."""
-        for step in self.steps:
-            if step.id == step_id:
-                return step
-        raise KeyError(step_id)
+    finally_: tuple[Step, ...] = ()
+    secrets: tuple[str, ...] = ()  # names of variables whose values are masked everywhere
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,6 +130,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     parallel: int = 1
     fail_fast: bool = False
+    secrets: tuple[str, ...] = ()  # names, in addition to the pipeline's
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,4 +145,4 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rerail: str
     params: dict[str, Any] = {}
     labels: dict[str, str] = {}
-    parent: str | None = None
+    options: RunOptions = RunOptions()

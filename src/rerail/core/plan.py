@@ -14,11 +14,11 @@ from typing import Literal
 import msgspec
 
 from rerail.core.fingerprint import fingerprint
-from rerail.core.graph import topological
+from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline, Step
 from rerail.core.state import RunState, UnitState
 
-Verdict = Literal["reuse", "run", "rerun", "ask"]
+Verdict = Literal["reuse", "run", "rerun", "ask", "skip"]
 Changes = Literal["rerun", "keep", "refuse"]
 
 
@@ -44,20 +44,37 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(item.step for item in self.decisions if item.changed)
 
 
-def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun") -> Plan:
-    """Decide for every step, in declaration order, whether it runs and why."""
+def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun", start: str = "") -> Plan:
+    """Decide for every step, in declaration order, whether it runs and why.
+
+    `start` is the step a person wants to start from: it and what depends on it run in any case, and in a run that
+    has not begun everything else is skipped.
+    """
     steps = {step.id: step for step in pipeline.steps}
+    forced = downstream({step.id: step.needs for step in pipeline.steps}, [start]) if start else set()
+    hooks = {hook.id for hook in (*pipeline.finally_, *(hook for step in pipeline.steps for hook in step.on_failure))}
     made: dict[str, Decision] = {}
     lineage: dict[str, int] = {}
     for step_id in topological({step.id: step.needs for step in pipeline.steps}):
         step = steps[step_id]
         unit = state.unit((step_id, None))
         made[step_id] = _decide(pipeline, step, unit, made, lineage, changes=changes)
+        if start:
+            made[step_id] = _started_from(start, made[step_id], forced=step_id in forced, new=state.seq == 0)
         lineage[step_id] = lineage_of(step, unit, lineage)
     return Plan(
         decisions=tuple(made[step.id] for step in pipeline.steps),
-        removed=tuple(step for step, item in state.units if item is None and step not in steps),
+        removed=tuple(step for step, item in state.units if item is None and step not in steps and step not in hooks),
     )
+
+
+def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
+    if forced and decision.decision != "ask":
+        verdict: Verdict = "run" if new else "rerun"
+        return Decision(step=decision.step, decision=verdict, reason=f"--from {start}")
+    if new and not forced:
+        return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
+    return decision
 
 
 def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
@@ -90,8 +107,9 @@ def _decide(
             return _pending(step, unit)
         case "running" | "interrupted":
             return _cut_off(step, unit)
-        case "failed" if not unit.allowed:
-            return Decision(step=step.id, decision="rerun", reason=_failure(unit))
+        case "failed" if not (unit.allowed and step.allow_failure):
+            reason = "failed, which is no longer allowed" if unit.allowed else _failure(unit)
+            return Decision(step=step.id, decision="rerun", reason=reason)
         case _:
             pass
     edited = bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, pipeline.env)
@@ -102,7 +120,9 @@ def _decide(
         return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
     rerunning = [need for need in step.needs if made[need].decision != "reuse"]
     if rerunning:
-        reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
+        reason = f"needs {_names(rerunning)}, which {'is' if len(rerunning) == 1 else 'are'} not settled"
+        if all(made[need].decision == "rerun" for need in rerunning):
+            reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
         return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
     return Decision(
         step=step.id,

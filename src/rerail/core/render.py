@@ -48,7 +48,7 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
     cwd = template.render(step.cwd, inner)
     match step.action:
         case Run(script=script):
-            text, values = _shell(script, inner)
+            text, values = shell(script, inner)
             return Rendered(action=Run(script=text), env=settled, cwd=cwd, values=values)
         case Python(target=target, arguments=arguments):
             action: Action = Python(target=target, arguments=template.render_value(arguments, inner))
@@ -59,7 +59,8 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
     return Rendered(action=action, env=settled, cwd=cwd)
 
 
-def _shell(script: str, scope: Scope) -> tuple[str, dict[str, str]]:
+def shell(script: str, scope: Scope) -> tuple[str, dict[str, str]]:
+    """A script with its expressions evaluated, and the values it refers to."""
     pieces = holes.split(script)
     literals = [literal for literal, _, _ in pieces]
     expressions = [expression for _, expression, _ in pieces if expression is not None]

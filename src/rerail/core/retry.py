@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from rerail.core.model import Retry
+
+# What services say when they are asked too often.
+_RATE_LIMIT = re.compile(r"rate.?limit|too many requests|\b429\b|\b529\b|overloaded|quota exceeded", re.IGNORECASE)
 
 
 class RetryDecision(msgspec.Struct, frozen=True):
@@ -14,13 +19,36 @@ class RetryDecision(msgspec.Struct, frozen=True):
     why: str
 
 
-def decide(policy: Retry, failures: int, *, retryable: bool, dice: float) -> RetryDecision:
+class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a retry policy can look at."""
+
+    type: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    stderr: str = ""
+    retryable: bool = True
+
+
+def decide(policy: Retry, failures: int, symptoms: Symptoms, dice: float) -> RetryDecision:
     """Decide after `failures` failed attempts (the latest included); `dice` is uniform in [0, 1)."""
-    if not retryable:
+    if not symptoms.retryable:
         return RetryDecision(None, "not worth repeating")
+    if policy.on and not any(_matches(wanted, symptoms) for wanted in policy.on):
+        return RetryDecision(None, "not what `retry.on` names")
     if failures >= policy.attempts:
         return RetryDecision(None, f"all {policy.attempts} attempts failed" if policy.attempts > 1 else "no retry")
     return RetryDecision(backoff(policy, failures, dice), f"attempt {failures + 1} of {policy.attempts}")
+
+
+def _matches(wanted: str | int, symptoms: Symptoms) -> bool:
+    if isinstance(wanted, int):
+        return symptoms.exit_code == wanted
+    if wanted == "timeout":
+        return symptoms.type == "Timeout"
+    text = f"{symptoms.message}\n{symptoms.stderr}"
+    if wanted == "rate_limit":
+        return _RATE_LIMIT.search(text) is not None
+    return re.search(wanted, text) is not None
 
 
 def backoff(policy: Retry, failures: int, dice: float) -> float:

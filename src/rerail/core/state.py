@@ -31,8 +31,7 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("pending", ev.StepSkipped): "skipped",
     # From running only when the attempt was announced and then never launched.
     **{
-        (before, ev.StepInvalidated): "pending"
-        for before in ("running", "completed", "failed", "interrupted", "skipped")
+        (before, ev.StepInvalidated): "pending" for before in ("running", "completed", "failed", "interrupted", "skipped")
     },
     # A person may overrule anything but a live attempt; the status is the event's own.
     **{(before, ev.StepMarked): "pending" for before in ("pending", "completed", "failed", "interrupted", "skipped")},
@@ -73,6 +72,7 @@ class UnitState(msgspec.Struct, kw_only=True):
     retry_at: datetime | None = None
     retry_in: float | None = None
     allowed: bool = False
+    head: str = ""  # where HEAD was when it was first tried
     reason: str = ""  # why it was skipped, invalidated, interrupted or marked
 
     @property
@@ -142,12 +142,25 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
             state.finished_at = None
             state.reason = ""
             state.error = None
-        case ev.RunRepaired() | ev.RunInterrupted() | ev.RunPaused():
+        case ev.RunRepaired():
+            state.reason = event.reason
+            _suspect(state, event.suspects)
+        case ev.RunInterrupted() | ev.RunPaused():
             state.reason = event.reason
         case ev.RunFinished():
             status = event.status
             state.finished_at = event.at
     state.status = status
+
+
+def _suspect(state: RunState, steps: Iterable[str]) -> None:
+    """Steps that something happened to that can no longer be proved: as if they had been cut off."""
+    for step in steps:
+        unit = state.units.setdefault((step, None), UnitState())
+        if unit.status != "completed":
+            unit.status = "interrupted"
+            unit.attempts = max(unit.attempts, 1)
+            unit.reason = "its record was lost"
 
 
 def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
@@ -171,6 +184,9 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
         unit = state.units[key] = UnitState()
     _CHANGES[type(event)](state, unit, seq, event)
     unit.status = event.status if isinstance(event, ev.StepMarked) else status
+    if isinstance(event, ev.StepMarked) and event.status != "completed" and state.status == "completed":
+        state.status = "interrupted"
+        state.reason = f"{name(key)} was {unit.reason}"
     state.last_event = type(event).__struct_config__.tag  # type: ignore[assignment]
     state.last_unit = key
 
@@ -194,6 +210,8 @@ def _started(_state: RunState, unit: UnitState, seq: int, event: ev.StepStarted)
     unit.duration = None
     unit.retry_at = None
     unit.retry_in = None
+    unit.fingerprint = event.fingerprint
+    unit.head = unit.head or event.head
 
 
 def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepCompleted) -> None:
@@ -203,10 +221,10 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     unit.completions += 1
     unit.outputs = event.outputs
     unit.artifacts = event.artifacts
-    unit.fingerprint = event.fingerprint
     unit.error = None
     unit.allowed = False
     unit.reason = ""
+    unit.head = ""
     _ended(unit, event)
     state.last_completed = (event.step, event.item)
 
@@ -218,8 +236,12 @@ def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
 
 def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) -> None:
     unit.failures += 1
-    unit.changed_seq = seq
     unit.error = event.error
+    if event.allowed:
+        # Dependants see it now, with nothing handed out: that is a product too, and a different one.
+        unit.changed_seq = seq
+        unit.outputs = {}
+        unit.artifacts = ()
     unit.retry_at = event.retry_at
     unit.retry_in = event.retry_in
     unit.allowed = event.allowed
@@ -246,6 +268,7 @@ def _interrupted(_state: RunState, unit: UnitState, _seq: int, event: ev.StepInt
 def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped) -> None:
     unit.started_seq = seq
     unit.changed_seq = seq
+    unit.fingerprint = event.fingerprint
     unit.reason = event.reason
     unit.finished_at = event.at
 
@@ -266,9 +289,12 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.reason = f"marked {event.status} by {event.by}"
     unit.finished_at = event.at
     if event.status == "completed":
-        # What it produced is unknown, so it counts as different from anything before.
+        # A person vouches for it as it is now: whatever it was started with, and whatever changed before. What it
+        # produced is unknown, so it counts as different from anything before.
         unit.changed_seq = seq
-        unit.started_seq = unit.started_seq or seq
+        unit.started_seq = seq
+        unit.fingerprint = ""
+        unit.completions += 1
         unit.error = None
         state.last_completed = (event.step, event.item)
 

@@ -88,8 +88,7 @@ def _environment() -> Any:
 
 
 _METHODS = frozenset(
-    "startswith endswith lower upper strip lstrip rstrip split splitlines keys values items get count index"
-    " find".split()
+    "startswith endswith lower upper strip lstrip rstrip split splitlines keys values items get count index find".split()
 )
 
 

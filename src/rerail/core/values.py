@@ -11,6 +11,7 @@ import msgspec
 from rerail.core.events import Metrics
 
 MAX_BYTES = 1_000_000
+MOST_METRIC = 1e15  # so that no sum of them leaves the numbers JSON can hold
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -36,15 +37,51 @@ def parse_outputs(data: bytes) -> dict[str, Any]:
     return outputs
 
 
-def parse_metrics(data: bytes) -> Metrics:
-    """Read JSON objects of numbers, line by line; lines add up. ValueError names the line that is wrong."""
+def parse_metrics(data: bytes) -> tuple[Metrics, tuple[str, ...]]:
+    """Read JSON objects of numbers, line by line; lines add up. What is wrong is named and not counted."""
     totals: Metrics = {}
-    for number, text in _lines(data, "$RERAIL_METRICS"):
-        for name, value in _object(text, number, "$RERAIL_METRICS").items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"$RERAIL_METRICS line {number}: {name} is not a number")
-            totals[name] = totals.get(name, 0) + value
-    return totals
+    wrong = []
+    channel = "$RERAIL_METRICS"
+    for number, raw in enumerate(data[:MAX_BYTES].split(b"\n"), 1):
+        try:
+            text = raw.decode().strip()
+            found = _object(text, number, channel) if text else {}
+        except UnicodeDecodeError:
+            wrong.append(f"{channel} line {number}: not UTF-8")
+            continue
+        except ValueError as error:
+            wrong.append(str(error))
+            continue
+        for name, value in found.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > MOST_METRIC:
+                wrong.append(f"{channel} line {number}: {name[:60]} is not a number that can be counted")
+            else:
+                totals[name] = totals.get(name, 0) + value
+    if len(data) > MAX_BYTES:
+        wrong.append(f"{channel} has {len(data)} bytes; what is beyond {MAX_BYTES} was not counted")
+    return totals, tuple(wrong[:5])
+
+
+def parse_captured(data: bytes, size: int, form: str) -> Any:
+    """What a step printed (`size` bytes in all), as an output; ValueError says why it cannot be one."""
+    if size > MAX_BYTES:
+        raise ValueError(f"stdout has {size} bytes; {MAX_BYTES} at most can be an output")
+    try:
+        text = data.decode().rstrip("\n")
+    except UnicodeDecodeError:
+        raise ValueError("stdout is not UTF-8 and cannot be an output") from None
+    if form == "lines":
+        return text.split("\n") if text else []
+    if form == "text":
+        return text
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"stdout is not JSON: {error}") from None
+    wrong = problem(value, "stdout")
+    if wrong:
+        raise ValueError(wrong)
+    return value
 
 
 def typed(text: str) -> Any:
@@ -79,6 +116,11 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
                 return f"{where} has a key that is not text: {key!r}"
         return next(filter(None, (problem(item, f"{where}.{key}", depth + 1) for key, item in value.items())), "")
     return f"{where} is a {type(value).__name__}, which JSON cannot hold exactly"
+
+
+def clean(text: str) -> str:
+    """Text that can be kept: half characters are written out."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _surrogate(text: str, where: str) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from rerail.core.events import Failure
-from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
+from rerail.core.events import Failure, Metrics
+from rerail.core.masking import Mask
+from rerail.core.model import Call, Pipeline, Run, RunHeader, RunOptions, Step
 from rerail.core.plan import Plan
-from rerail.core.render import Rendered, StepResults, rendered
+from rerail.core.render import Rendered, StepResults, rendered, shell
 from rerail.core.state import RunState
 from rerail.core.template import Scope
-from rerail.ports import Attempt, Outcome
+from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,22 +27,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     options: RunOptions
     work_dir: str
+    mask: Mask
     environment: dict[str, str]  # of every attempt, in addition to rerail's own
     base_env: Mapping[str, str]  # rerail's own
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
+    left_by: Callable[[str], Metrics]  # attempt name → what it had counted when its life ended
+    until: str = ""  # the last step that is wanted in this life
 
 
-def scope_of(job: Job, state: RunState) -> Scope:
+def scope_of(job: Job, state: RunState, run_status: str) -> Scope:
     """What the names in an expression stand for now."""
     return Scope(
         params=job.header.params,
         env=job.base_env,
         steps=StepResults(state),
-        run={"id": job.header.run_id, "dir": job.environment["RERAIL_RUN_DIR"], "status": state.status},
+        run={"id": job.header.run_id, "dir": job.environment["RERAIL_RUN_DIR"], "status": run_status},
     )
 
 
-def attempt_of(job: Job, step: Step, state: RunState, number: int) -> Attempt:
+def attempt_of(job: Job, step: Step, state: RunState, number: int, run_status: str) -> Attempt:
     """The attempt to launch, with everything its kind and executor need; raises ExpressionError."""
     if isinstance(step.action, Call):
         # A function of this process has no environment of its own, and is what a tiny step costs most by.
@@ -53,10 +57,10 @@ def attempt_of(job: Job, step: Step, state: RunState, number: int) -> Attempt:
     declared = {**job.pipeline.env, **step.env}
     made = Rendered(action=step.action, env=declared, cwd=step.cwd)
     if step.dynamic:
-        made = rendered(step, declared, scope_of(job, state))
+        made = rendered(step, declared, scope_of(job, state, run_status))
     env = {
-        **job.environment,
         **made.env,
+        **job.environment,  # after the user's: nobody takes his processes out of our sight by accident
         **variables,
         "RERAIL_STEP": step.id,
         # The same for every attempt until the step has completed; what runs again after that is new work.
@@ -70,10 +74,52 @@ def attempt_of(job: Job, step: Step, state: RunState, number: int) -> Attempt:
         cwd=os.path.join(job.work_dir, made.cwd) if made.cwd else job.work_dir,
         env=env,
         values=made.values,
+        capture={name: capture.form for name, capture in step.outputs.items()},
         timeout=step.timeout,
         log_name=log_name,
         channel=channel,
     )
+
+
+def with_checks(job: Job, step: Step, state: RunState, attempt: Attempt, kinds: Mapping[type, Kind]) -> Attempt:
+    """The attempt with the work of its checks; raises ExpressionError."""
+    made = []
+    for number, check in enumerate(step.checks, 1):
+        script = check
+        values: dict[str, str] = {}
+        if step.dynamic:
+            script, values = shell(check, scope_of(job, state, state.status))
+        of_check = msgspec.structs.replace(
+            attempt, action=Run(script=script), values=values, channel=f"{attempt.channel}.check-{number}"
+        )
+        work = kinds[Run].work(of_check)
+        assert isinstance(work, ProcessWork)
+        made.append(msgspec.structs.replace(work, label=check.strip().splitlines()[0]))
+    return msgspec.structs.replace(attempt, checks=tuple(made))
+
+
+def masked(outcome: Outcome, mask: Mask) -> Outcome:
+    """The outcome without secrets; says so where that changed what the step handed out."""
+    outputs = mask.value(outcome.outputs)
+    warnings = [mask.text(warning) for warning in outcome.warnings]
+    if outputs != outcome.outputs:
+        warnings.append("its outputs held a secret, which is masked for everybody who reads them")
+    return msgspec.structs.replace(
+        outcome,
+        outputs=outputs,
+        output=mask.text(outcome.output),
+        message=mask.text(outcome.message),
+        stderr_tail=mask.text(outcome.stderr_tail),
+        traceback=mask.text(outcome.traceback),
+        warnings=tuple(warnings),
+    )
+
+
+def without_commit(outcome: Outcome, uncommitted: Sequence[str]) -> Outcome:
+    """The failure of a step that had to commit: HEAD is where it was when the step was first tried."""
+    what = f"changed and not committed: {', '.join(uncommitted)}" if uncommitted else "nothing was changed either"
+    message = f"commit_required, but no commit was created; {what}"
+    return msgspec.structs.replace(outcome, status="failed", type="CommitRequired", message=message, outputs={})
 
 
 def failure_of(job: Job, step: Step, outcome: Outcome, state: RunState, at: datetime) -> Failure:
@@ -94,5 +140,5 @@ def failure_of(job: Job, step: Step, outcome: Outcome, state: RunState, at: date
         retryable=outcome.retryable,
         stderr_tail=outcome.stderr_tail,
         traceback=outcome.traceback,
-        variables=variables,
+        variables=job.mask.value(variables),
     )

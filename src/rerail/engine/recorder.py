@@ -60,7 +60,8 @@ class Recorder:
         """Try once more to save all that is pending; say whether that worked."""
         try:
             self._append()
-        except StateUnwritable:
+        except StateUnwritable as error:
+            self.lost = self.lost or error
             return False
         return True
 
@@ -103,9 +104,7 @@ class Recorder:
         except OSError as error:
             if not self._snapshot_broken:
                 self._snapshot_broken = True
-                self.warn(
-                    f"checkpoint.json could not be written ({error.strerror}); the journal is complete without it"
-                )
+                self.warn(f"checkpoint.json could not be written ({error.strerror}); the journal is complete without it")
         self._snapshot_end = self._clock.monotonic()
         self._snapshot_cost = self._snapshot_end - began
         self._snapshot_seq = self.state.seq

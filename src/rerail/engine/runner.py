@@ -1,16 +1,13 @@
 """The loop: start what is ready, wait, record what happened, until nothing is left.
 
-A new run is a resume from nothing: there is no other path.
-
-One batch is one write and one sync: all outcomes that have arrived, with the starts they release. Work is launched
-only after its start is durable, and acknowledged only after its outcome is.
+A new run is a resume from nothing: there is no other path. One batch is one write and one sync: all outcomes that have
+arrived, with the starts they release. Work is launched only after its start is durable, and acknowledged only after its
+outcome is.
 """
 
 from __future__ import annotations
 
-import heapq
 import signal
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
@@ -19,14 +16,14 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.fingerprint import fingerprint
-from rerail.core.graph import Frontier, topological
+from rerail.core.graph import topological
 from rerail.core.model import Step
-from rerail.core.plan import lineage_of, stale
-from rerail.core.retry import decide, remaining
+from rerail.core.retry import Symptoms, decide, remaining
 from rerail.core.state import RunState, UnitState
 from rerail.core.template import ExpressionError, evaluate
-from rerail.engine.attempts import Job, attempt_of, failure_of, scope_of
+from rerail.engine.attempts import Job, attempt_of, failure_of, masked, scope_of, with_checks, without_commit
 from rerail.engine.recorder import Recorder
+from rerail.engine.schedule import Schedule
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Executor, Kind, Outcome
@@ -35,13 +32,15 @@ STOP_GRACE = 5.0
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What it is driven with."""
+    """What a job is driven with."""
 
     executor: Executor
     kinds: Mapping[type, Kind]
     clock: Clock
     dice: Callable[[], float]  # uniform in [0, 1)
     signals: Signals
+    head: Callable[[str], str]  # the commit a directory is at
+    uncommitted: Callable[[str], list[str]]
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +50,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     signal: signal.Signals | None = None
     lost: StateUnwritable | None = None  # the journal could not be written
+    asked: tuple[str, ...] = ()  # steps a person has to judge
+    reached: bool = False  # all that was asked for with `--until` is done
     unrecorded: tuple[str, ...] = ()  # steps whose end could not be recorded
 
 
@@ -59,40 +60,50 @@ class Runner:
 
     def __init__(self, job: Job, tools: Tools, recorder: Recorder) -> None:
         self._job = job
-        self._executor = tools.executor
         self._tools = tools
+        self._executor = tools.executor
         self._clock = tools.clock
         self._recorder = recorder
         self._state: RunState = recorder.state
-        self._steps = {step.id: step for step in job.pipeline.steps}
-        self._needs = {step.id: step.needs for step in job.pipeline.steps}
-        self._frontier = Frontier(self._needs)
-        self._lineage: dict[str, int] = {}
-        self._ready: deque[str] = deque()
-        self._waiting: list[tuple[float, str]] = []  # retries, by the monotonic time they are due
+        self._schedule = Schedule(job.pipeline, job.until)
         self._running: dict[str, int] = {}  # step → attempt number
         self._unstartable: list[Outcome] = []
-        self._asked: list[str] = []  # steps a person has to judge first
-        self._unfinished = 0
+        self._failed: set[str] = set()  # for good, and not allowed to
         self._stop_reason = ""  # why nothing new may start
         self._stop_signal: signal.Signals | None = None
+        self._final_status = ""  # what the run has come to, once only its last hooks are left
         self._last_interval = self._clock.monotonic()
 
     def drive(self, opening: ev.RunStarted | ev.RunResumed) -> End:
         """Run to the end of this life. What happened is recorded before this returns, if it can be."""
         self._recorder.stage(opening)
         self._settle_past()
+        self._loop()
+        end = self._ending()
+        if end.status in ("completed", "failed") and self._job.pipeline.finally_:
+            self._final_status = end.status
+            self._schedule.halt()
+            self._start_hooks(self._schedule.start_hooks(self._job.pipeline.finally_))
+            self._loop()
+            end = self._ending()
+        return self._finish(end)
+
+    def _loop(self) -> None:
         starts: list[Step] = []
         while True:
             self._fill(starts)
             if self._flush(starts):
                 self._launch(starts)
             starts.clear()
-            if not self._running and (self._stop_reason or not (self._waiting or self._ready)):
-                break
+            if not self._running and not self._unstartable and (self._is_stopping() or self._schedule.empty):
+                return
             self._recorder.snapshot_if_due()
             self._collect()
-        return self._finish()
+
+    def _is_stopping(self) -> bool:
+        if self._final_status:  # the last hooks run whatever happened, unless we are told to stop or cannot record
+            return self._stop_signal is not None or self._recorder.lost is not None
+        return bool(self._stop_reason)
 
     # What earlier lives left
 
@@ -100,106 +111,117 @@ class Runner:
         now = self._clock.now()
         for (step, item), unit in self._state.units.items():
             if unit.status == "running":
+                spent = self._job.left_by(f"{step}.{unit.attempts}")
                 self._recorder.stage(
-                    ev.StepInterrupted(at=now, step=step, item=item, attempt=unit.attempts, reason="crash")
+                    ev.StepInterrupted(at=now, step=step, item=item, attempt=unit.attempts, reason="crash", metrics=spent)
                 )
         decisions = {decision.step: decision for decision in self._job.plan.decisions}
-        for step_id in topological(self._needs):
+        for step_id in topological({step.id: step.needs for step in self._job.pipeline.steps}):
             decision = decisions[step_id]
             unit = self._state.unit((step_id, None))
             if decision.decision == "reuse":
-                self._lineage[step_id] = lineage_of(self._steps[step_id], unit, self._lineage)
-                self._frontier.settle(step_id)
-                continue
-            self._unfinished += 1
-            if decision.decision == "ask":
-                self._asked.append(step_id)
-            elif not decision.unless_same and _has_ended(unit):
-                self._recorder.stage(ev.StepInvalidated(at=now, step=step_id, reason=decision.reason))
-        reused = set(self._lineage)
-        blocked = set(self._asked)
-        self._ready.extend(step for step in self._frontier.ready() if step not in reused and step not in blocked)
+                self._schedule.reuse(step_id, unit)
+            elif decision.decision == "skip":
+                self._recorder.stage(ev.StepSkipped(at=now, step=step_id, reason=decision.reason))
+                self._schedule.reuse(step_id, self._state.unit((step_id, None)))
+            else:
+                self._schedule.expect(step_id, ask=decision.decision == "ask")
+                if decision.decision != "ask" and not decision.unless_same and _has_ended(unit):
+                    self._invalidate(step_id, decision.reason)
+        for step_id in self._schedule.begin():
+            self._make_ready(step_id)
+
+    def _make_ready(self, step_id: str) -> None:
+        """Ready now, or when the wait is over that an earlier life had begun before a retry."""
+        unit = self._state.unit((step_id, None))
+        if unit.status == "failed" and unit.retry_at is not None and unit.retry_in is not None:
+            wait = remaining(unit.retry_in, (unit.retry_at - self._clock.now()).total_seconds())
+            self._schedule.wait(step_id, self._clock.monotonic() + wait)
+        else:
+            self._schedule.ready(step_id)
+
+    def _invalidate(self, step_id: str, reason: str) -> None:
+        self._recorder.stage(ev.StepInvalidated(at=self._clock.now(), step=step_id, reason=reason))
 
     # Starting
 
     def _fill(self, starts: list[Step]) -> None:
         """Stage the start of whatever is ready while there is room."""
-        if self._stop_reason:
+        if self._is_stopping() or len(self._running) >= self._job.options.parallel:
             return
-        now = self._clock.monotonic()
-        while self._waiting and self._waiting[0][0] <= now:
-            self._ready.appendleft(heapq.heappop(self._waiting)[1])
-        while self._ready and len(self._running) < self._job.options.parallel:
-            step = self._steps[self._ready.popleft()]
+        for step in self._schedule.turns(self._clock.monotonic()):
             unit = self._state.unit((step.id, None))
             if unit.settled:
-                changed = stale(step, unit, self._lineage)
+                changed = self._schedule.outdated(step, unit)
                 if changed is None:
                     self._recorder.warn(f"{step.id}: kept, what it needs came out the same")
-                    self._settle(step)
+                    self._schedule.settle(step, unit)
                     continue
-                reason = f"{changed} produced something different"
-                self._recorder.stage(ev.StepInvalidated(at=self._clock.now(), step=step.id, reason=reason))
-            elif self._must_wait(step, unit) or self._skipped(step):
+                self._invalidate(step.id, f"{changed} produced something different")
+            if self._skips(step):
                 continue
-            number = unit.attempts + 1
-            self._recorder.stage(ev.StepStarted(at=self._clock.now(), step=step.id, attempt=number))
-            self._running[step.id] = number
+            self._stage_start(step, unit.attempts + 1)
             starts.append(step)
+            if len(self._running) >= self._job.options.parallel:
+                return
 
-    def _skipped(self, step: Step) -> bool:
+    def _stage_start(self, step: Step, number: int) -> None:
+        head = self._tools.head(self._job.work_dir) if step.commit_required else ""
+        definition = fingerprint(step, self._job.pipeline.env)
+        self._recorder.stage(
+            ev.StepStarted(at=self._clock.now(), step=step.id, attempt=number, fingerprint=definition, head=head)
+        )
+        self._running[step.id] = number
+
+    def _skips(self, step: Step) -> bool:
         """Settle a step whose `when` does not hold. One that has no value is left to fail as an attempt."""
         if not step.when:
             return False
         try:
-            if evaluate(step.when, scope_of(self._job, self._state)):
+            if evaluate(step.when, scope_of(self._job, self._state, self._run_status())):
                 return False
         except ExpressionError:
             return False
         reason = f"`when: {step.when}` does not hold"
         if self._state.unit((step.id, None)).status != "pending":
-            self._recorder.stage(ev.StepInvalidated(at=self._clock.now(), step=step.id, reason=reason))
-        self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=reason))
-        self._settle(step)
+            self._invalidate(step.id, reason)
+        definition = fingerprint(step, self._job.pipeline.env)
+        self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=reason, fingerprint=definition))
+        self._schedule.settle(step, self._state.unit((step.id, None)))
         return True
 
-    def _must_wait(self, step: Step, unit: UnitState) -> bool:
-        """A retry that an earlier life had put off is still put off."""
-        if unit.status != "failed" or unit.retry_at is None or unit.retry_in is None:
-            return False
-        wait = remaining(unit.retry_in, (unit.retry_at - self._clock.now()).total_seconds())
-        if wait <= 0:
-            return False
-        heapq.heappush(self._waiting, (self._clock.monotonic() + wait, step.id))
-        return True
+    def _run_status(self) -> str:
+        return self._final_status or ("failed" if self._failed else self._state.status)
 
     def _flush(self, starts: Sequence[Step]) -> bool:
         """Make the batch durable. False: it is not, and nothing of it may be launched."""
+        stops = self._job.pipeline.checkpoint.on_error == "stop"
         try:
             self._recorder.flush()
         except StateUnwritable as error:
-            if self._job.pipeline.checkpoint.on_error == "stop":
+            if stops:
                 self._stop_starting(error.message)
-                for step in starts:
-                    self._unlaunch(step, "it was never launched: its start could not be recorded")
+                self._unlaunch(starts, "it was never launched: its start could not be recorded")
                 return False
             self._recorder.warn(f"{error.message}; going on without a record, as `checkpoint.on_error: warn` asks")
-        if self._recorder.degraded and not self._stop_reason:
+        if self._recorder.degraded and stops and not self._stop_reason:
             self._stop_starting(self._recorder.degraded)
-            for step in starts:
-                self._unlaunch(step, f"it was never launched: {self._recorder.degraded}")
+            self._unlaunch(starts, f"it was never launched: {self._recorder.degraded}")
             return False
         return True
 
-    def _unlaunch(self, step: Step, reason: str) -> None:
-        del self._running[step.id]
-        self._recorder.stage(ev.StepInvalidated(at=self._clock.now(), step=step.id, reason=reason))
+    def _unlaunch(self, starts: Sequence[Step], reason: str) -> None:
+        for step in starts:
+            del self._running[step.id]
+            self._invalidate(step.id, reason)
 
     def _launch(self, starts: Sequence[Step]) -> None:
         for step in starts:
             try:
-                attempt = attempt_of(self._job, step, self._state, self._running[step.id])
+                attempt = attempt_of(self._job, step, self._state, self._running[step.id], self._run_status())
                 work = self._tools.kinds[type(step.action)].work(attempt)
+                if step.checks:
+                    attempt = with_checks(self._job, step, self._state, attempt, self._tools.kinds)
             except ExpressionError as error:
                 self._unstartable.append(_unstartable(step, "ExpressionError", str(error)))
             except (ValueError, KeyError, OSError) as error:
@@ -225,8 +247,9 @@ class Runner:
     def _patience(self) -> float:
         now = self._clock.monotonic()
         patience = self._last_interval + self._job.pipeline.checkpoint.interval - now
-        if self._waiting and not self._stop_reason:
-            patience = min(patience, self._waiting[0][0] - now)
+        due = self._schedule.next_due()
+        if due is not None and not self._is_stopping():
+            patience = min(patience, due - now)
         return max(patience, 0.0)
 
     def _heed_signals(self) -> None:
@@ -243,80 +266,89 @@ class Runner:
 
     def _end(self, outcome: Outcome) -> None:
         """Stage how an attempt ended, and what follows from it."""
-        step_id, item = outcome.unit
-        step = self._steps[step_id]
-        attempt = self._running.pop(step_id)
-        now = self._clock.now()
+        step = self._schedule.steps[outcome.unit[0]]
+        attempt = self._running.pop(step.id)
+        if self._job.mask or outcome.warnings:
+            outcome = masked(outcome, self._job.mask)
+            for warning in outcome.warnings:
+                self._recorder.warn(f"{step.id}: {warning}")
+        if outcome.status == "ok" and step.commit_required:
+            place = self._job.work_dir
+            moved = self._tools.head(place) not in ("", self._state.unit(outcome.unit).head)
+            outcome = outcome if moved else without_commit(outcome, self._tools.uncommitted(place))
         match outcome.status:
             case "ok":
-                self._recorder.stage(
-                    ev.StepCompleted(
-                        at=now,
-                        step=step_id,
-                        item=item,
-                        attempt=attempt,
-                        duration=round(outcome.duration, 6),
-                        fingerprint=fingerprint(step, self._job.pipeline.env),
-                        outputs=outcome.outputs,
-                        metrics=outcome.metrics,
-                        output=outcome.output,
-                    )
-                )
-                self._settle(step)
+                self._complete(step, attempt, outcome)
             case "stopped":
-                reason = self._stop_signal.name if self._stop_signal else self._stop_reason
+                reason = self._stop_signal.name if self._stop_signal else self._stop_reason or "--fail-fast"
+                now, spent = self._clock.now(), outcome.metrics
                 self._recorder.stage(
-                    ev.StepInterrupted(
-                        at=now,
-                        step=step_id,
-                        item=item,
-                        attempt=attempt,
-                        reason=reason,
-                        metrics=outcome.metrics,
-                    )
+                    ev.StepInterrupted(at=now, step=step.id, attempt=attempt, reason=reason, metrics=spent)
                 )
             case "failed":
                 self._fail(step, attempt, outcome)
 
-    def _fail(self, step: Step, attempt: int, outcome: Outcome) -> None:
-        now = self._clock.now()
-        failures = self._state.unit(outcome.unit).failures + 1
-        decision = decide(step.retry, failures, retryable=outcome.retryable, dice=self._tools.dice())
-        final = decision.delay is None
+    def _complete(self, step: Step, attempt: int, outcome: Outcome) -> None:
         self._recorder.stage(
-            ev.StepFailed(
-                at=now,
+            ev.StepCompleted(
+                at=self._clock.now(),
                 step=step.id,
-                item=outcome.unit[1],
                 attempt=attempt,
                 duration=round(outcome.duration, 6),
-                error=failure_of(self._job, step, outcome, self._state, now),
-                retry_at=None if decision.delay is None else now + timedelta(seconds=decision.delay),
-                retry_in=decision.delay,
-                allowed=final and step.allow_failure,
+                outputs=outcome.outputs,
                 metrics=outcome.metrics,
                 output=outcome.output,
             )
         )
-        if decision.delay is not None:
-            heapq.heappush(self._waiting, (self._clock.monotonic() + decision.delay, step.id))
-        elif step.allow_failure:
-            self._settle(step)
-        elif self._job.options.fail_fast and not self._stop_reason:
-            self._stop_starting(f"{step.id} failed and --fail-fast is on")
+        self._schedule.settle(step, self._state.unit(outcome.unit))
+
+    def _fail(self, step: Step, attempt: int, outcome: Outcome) -> None:
+        now = self._clock.now()
+        failures = self._state.unit(outcome.unit).failures + 1
+        symptoms = Symptoms(
+            type=outcome.type,
+            message=outcome.message,
+            exit_code=outcome.exit_code,
+            stderr=outcome.stderr_tail,
+            retryable=outcome.retryable,
+        )
+        delay = decide(step.retry, failures, symptoms, self._tools.dice()).delay
+        self._recorder.stage(
+            ev.StepFailed(
+                at=now,
+                step=step.id,
+                attempt=attempt,
+                duration=round(outcome.duration, 6),
+                error=failure_of(self._job, step, outcome, self._state, now),
+                retry_at=None if delay is None else now + timedelta(seconds=delay),
+                retry_in=delay,
+                allowed=delay is None and step.allow_failure,
+                metrics=outcome.metrics,
+                output=outcome.output,
+            )
+        )
+        if delay is not None:
+            self._schedule.wait(step.id, self._clock.monotonic() + delay)
+            return
+        self._start_hooks(self._schedule.fail(step))
+        if step.allow_failure:
+            self._schedule.settle(step, self._state.unit(outcome.unit))
+            return
+        self._failed.add(step.id)
+        if self._job.options.fail_fast and not self._final_status:
+            self._schedule.halt()
             self._executor.stop(STOP_GRACE)
 
-    def _settle(self, step: Step) -> None:
-        """A step is done: its dependants may be ready."""
-        self._unfinished -= 1
-        self._lineage[step.id] = lineage_of(step, self._state.unit((step.id, None)), self._lineage)
-        self._ready.extend(released for released in self._frontier.settle(step.id) if released not in self._asked)
+    def _start_hooks(self, hooks: Sequence[Step]) -> None:
+        """Hooks run anew each time: what an earlier life recorded of them no longer counts."""
+        for hook in hooks:
+            if self._state.unit((hook.id, None)).status not in ("pending", "running"):
+                self._invalidate(hook.id, "its turn has come again")
 
     # The end
 
-    def _finish(self) -> End:
+    def _finish(self, end: End) -> End:
         now = self._clock.now()
-        end = self._ending()
         match end.status:
             case "completed" | "failed":
                 self._recorder.stage(ev.RunFinished(at=now, status=end.status))
@@ -328,6 +360,8 @@ class Runner:
         unrecorded = self._recorder.unacknowledged_ends()
         if self._recorder.last_words():
             unrecorded = ()
+        elif end.lost is None:
+            end = End(status="interrupted", reason="its end could not be recorded", lost=self._recorder.lost)
         self._recorder.snapshot()
         return msgspec.structs.replace(end, unrecorded=unrecorded)
 
@@ -343,11 +377,14 @@ class Runner:
             return End(status="interrupted", reason=self._recorder.degraded, lost=stopped)
         if self._stop_signal is not None:
             return End(status="interrupted", reason=self._stop_reason, signal=self._stop_signal)
-        failed = any(unit.status == "failed" and not unit.allowed for unit in self._state.units.values())
-        if self._asked and not failed:
-            steps = ", ".join(self._asked)
-            return End(status="paused", reason=f"the outcome of {steps} is unknown")
-        return End(status="completed" if self._unfinished == 0 else "failed", reason=self._stop_reason)
+        failed = bool(self._failed)
+        asked = tuple(self._schedule.asked)
+        if asked and not failed:
+            return End(status="paused", reason=f"the outcome of {', '.join(asked)} is unknown", asked=asked)
+        if self._job.until and self._schedule.reached and not self._schedule.complete:
+            return End(status="paused", reason=f"stopped after {self._job.until}, as --until asked", reached=True)
+        completed = self._schedule.complete and not failed
+        return End(status="completed" if completed else "failed", reason=self._stop_reason)
 
 
 def _unstartable(step: Step, kind: str, message: str) -> Outcome:

@@ -1,6 +1,6 @@
 """Files through which attempts hand values out, kept in memory-backed storage where there is any.
 
-They are written raw by the step, so they must not survive on a disk, and they are removed as they are read.
+They are written raw by the step, so they must not survive on a disk; they are removed as they are read.
 """
 
 from __future__ import annotations
@@ -30,21 +30,46 @@ class ChildError(msgspec.Struct):
     traceback: str
 
 
+class Handed(msgspec.Struct, kw_only=True):
+    """What an attempt handed out. `wrong` says why its outputs make no sense; metrics keep what does."""
+
+    outputs: dict[str, Any] = {}
+    metrics: Metrics = {}
+    raised: ChildError | None = None
+    wrong: str = ""
+    warnings: tuple[str, ...] = ()
+
+
 class Channels:
-    """The channel directory of one life of a run. A new life wipes what the last one left."""
+    """The channel directory of one life of a run. A new life takes what the last one left and wipes it."""
 
     def __init__(self, mark: str) -> None:
-        name = f"rerail-{os.getuid()}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
-        self.directory = os.path.join(_memory_backed(), name)
-        self._ready = False
+        self._base = _memory_backed()
+        self._prefix = f"rerail-{os.getuid()}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}-"
+        self._directory = ""
+        self._left: dict[str, Metrics] = {}
+        for entry in os.listdir(self._base):
+            path = os.path.join(self._base, entry)
+            if entry.startswith(self._prefix) and os.lstat(path).st_uid == os.getuid():
+                self._take_over(path)
+
+    def _take_over(self, path: str) -> None:
+        for entry in os.listdir(path):
+            if entry.endswith(METRICS):
+                metrics, _ = parse_metrics(_take(os.path.join(path, entry)))
+                self._left[entry.removesuffix(METRICS)] = metrics
+        shutil.rmtree(path, ignore_errors=True)
+
+    def left_by(self, name: str) -> Metrics:
+        """What an attempt that an earlier life lost had already counted."""
+        return self._left.get(name, {})
 
     def of(self, name: str) -> tuple[str, dict[str, str]]:
         """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
-        if not self._ready:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            os.makedirs(self.directory, mode=0o700)
-            self._ready = True
-        prefix = os.path.join(self.directory, name)
+        if not (self._directory and os.path.isdir(self._directory)):
+            # A name nobody can guess and take first.
+            self._directory = tempfile.mkdtemp(prefix=self._prefix, dir=self._base)
+        prefix = os.path.join(self._directory, name)
         return prefix, {
             "RERAIL_OUTPUT": prefix + OUTPUT,
             "RERAIL_METRICS": prefix + METRICS,
@@ -52,8 +77,8 @@ class Channels:
         }
 
     def close(self) -> None:
-        if self._ready:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def put(files: Mapping[str, bytes]) -> None:
@@ -71,18 +96,19 @@ def drop(files: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def collect(prefix: str) -> tuple[dict[str, Any], Metrics, ChildError | None]:
-    """Read and remove what an attempt handed out; ValueError if it makes no sense."""
+def collect(prefix: str) -> Handed:
+    """Read and remove what an attempt handed out."""
+    handed = Handed()
     try:
-        outputs = parse_outputs(_take(prefix + OUTPUT))
-        metrics = parse_metrics(_take(prefix + METRICS))
+        handed.metrics, handed.warnings = parse_metrics(_take(prefix + METRICS))
         raw = _take(prefix + _ERROR)
-        error = msgspec.json.decode(raw, type=ChildError) if raw else None
+        handed.raised = msgspec.json.decode(raw, type=ChildError) if raw else None
+        handed.outputs = parse_outputs(_take(prefix + OUTPUT))
+    except (ValueError, msgspec.DecodeError) as error:
+        handed.wrong = str(error)
     finally:
-        for ending in (OUTPUT, METRICS, PROGRESS, _ERROR):
-            with contextlib.suppress(OSError):
-                os.unlink(prefix + ending)
-    return outputs, metrics, error
+        drop(prefix + ending for ending in (OUTPUT, METRICS, PROGRESS, _ERROR))
+    return handed
 
 
 def _take(path: str) -> bytes:

@@ -1,81 +1,97 @@
 """Attempts on this machine: child processes in sessions of their own, and functions of this process.
 
-No thread watches a child: `wait` polls one descriptor per process. Functions run in place when only one attempt may
-run at a time, because a hand-over between threads costs more than the journal record; else in daemon threads.
+No thread watches a child: `wait` polls one descriptor per process and its output pipes. Functions run in place when only
+one attempt may run at a time, because a hand-over between threads costs more than the journal record; else in daemon
+threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import select
 import signal
 import subprocess
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from rerail.core.state import Unit
-from rerail.core.values import problem
-from rerail.executors import channels
-from rerail.ports import Attempt, FunctionWork, Outcome, ProcessWork, Work
+from rerail.core.masking import Mask
+from rerail.core.values import MAX_BYTES
+from rerail.executors import channels, outcomes
+from rerail.executors.calls import Calls, call
+from rerail.executors.orphans import Leftovers, Watchdog
+from rerail.executors.output import READ_BYTES, OutputLog
+from rerail.ports import Attempt, Outcome, ProcessWork, Work
 
 KILL_GRACE = 5.0
 TERM_AFTER = 0.5
-TAIL_BYTES = 4096
-TAIL_LINES = 20
+MOST_PATIENCE = 3600.0
+DRAIN_BYTES = 4 * 1024 * 1024
+
+
+class _Course(msgspec.Struct, kw_only=True):
+    """An attempt on its way through its own process and then its checks."""
+
+    attempt: Attempt
+    began: float
+    logs: tuple[OutputLog, OutputLog]
+    checks: list[ProcessWork]  # still to pass
+    checking: str = ""  # the check that runs now
+    outputs: dict[str, Any] = {}  # what a function returned, before its checks
 
 
 class _Child(msgspec.Struct, kw_only=True):
-    attempt: Attempt
+    course: _Course
     process: subprocess.Popen[bytes]
-    pidfd: int
-    out: int
-    err: int
-    began: float
-    deadline: float | None
+    watched: int  # readable once the process has ended
+    pipes: dict[int, OutputLog]
     files: tuple[str, ...]
-    signals: list[tuple[float, int]]  # what to send when, soonest last
+    deadline: float | None
+    signals: list[tuple[float, int]] = []  # what to send when, soonest last
     timed_out: bool = False
     stopped: bool = False
-
-
-class _Call(msgspec.Struct, kw_only=True):
-    attempt: Attempt
-    began: float
-    deadline: float | None
 
 
 class LocalExecutor:
     """Runs attempts here. Not thread-safe: one loop starts and waits."""
 
-    def __init__(self, open_log: Callable[[str], int], *, parallel: int, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        open_log: Callable[[str], int],
+        *,
+        parallel: int,
+        environ: Mapping[str, str],
+        mask: Mask,
+        life: str,
+    ) -> None:
         self._open_log = open_log
         self._inline = parallel == 1
-        self._environ = dict(environ)
-        self._children: dict[int, _Child] = {}  # by the descriptor that is polled
-        self._calls: dict[Unit, _Call] = {}
+        self._environ = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+        self._mask = mask
+        self._life = life  # the mark of everything this life starts
+        self._children: dict[int, _Child] = {}  # by the descriptor that is watched
+        self._pipes: dict[int, OutputLog] = {}
+        self._calls = Calls(self.wake)
         self._done: list[Outcome] = []
-        self._tasks: queue.SimpleQueue[tuple[Attempt, FunctionWork]] = queue.SimpleQueue()
-        self._returned: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._idle_threads = 0
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._poll.register(self._wake_read, select.POLLIN)
+        self._closing = threading.Lock()
+        self._leftovers: Leftovers | None = None
+        self._watchdog: Watchdog | None = None
 
     def start(self, attempt: Attempt, work: Work) -> None:
         if isinstance(work, ProcessWork):
-            self._spawn(attempt, work)
-        elif self._inline and attempt.timeout is None:
-            self._done.append(_call(attempt, work))
+            self._spawn(self._course(attempt), work)
+        elif self._inline and attempt.timeout is None and not attempt.checks:
+            self._done.append(call(attempt, work))
         else:
-            self._hand_over(attempt, work)
+            self._calls.hand_over(attempt, work)
 
     def wait(self, timeout: float | None) -> list[Outcome]:
         if not self._done:
@@ -84,78 +100,116 @@ class LocalExecutor:
         return done
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._wake_write, b"\0")
+        # Under a lock: after closing, the number may belong to somebody's file.
+        with self._closing, contextlib.suppress(OSError):
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"\0")
 
     def stop(self, grace: float = KILL_GRACE) -> None:
         now = time.monotonic()
         for child in self._children.values():
-            if not child.stopped:
-                child.stopped = True
-                child.deadline = None
-                term = min(TERM_AFTER, grace)
-                child.signals = [
-                    (now + grace, signal.SIGKILL),
-                    (now + term, signal.SIGTERM),
-                    (now, signal.SIGINT),
-                ]
+            term = min(TERM_AFTER, grace)
+            plan: list[tuple[float, int]] = [
+                (now + grace, signal.SIGKILL),
+                (now + term, signal.SIGTERM),
+                (now, signal.SIGINT),
+            ]
+            if child.stopped:  # asked before: only the end may come sooner
+                plan = plan[:1] if not child.signals or child.signals[0][0] > plan[0][0] else []
+            child.signals = plan or child.signals
+            child.stopped = True
+            child.deadline = None
         self._send_due(now)
-        for unit, call in list(self._calls.items()):
-            # A thread cannot be ended; its result no longer counts.
-            del self._calls[unit]
-            self._done.append(Outcome(unit=unit, status="stopped", duration=now - call.began))
+        self._done += self._calls.give_up(now)
+
+    def suspend(self, number: int) -> None:
+        """Stop or continue everything that runs, as the terminal asked of us."""
+        for child in self._children.values():
+            _signal_group(child.process.pid, number)
+
+    def shift_deadlines(self, seconds: float) -> None:
+        """Time during which nothing could run does not count."""
+        for child in self._children.values():
+            if child.deadline is not None:
+                child.deadline += seconds
 
     def close(self) -> None:
         for child in list(self._children.values()):
             _signal_group(child.process.pid, signal.SIGKILL)
             child.process.wait()
             self._forget(child)
-        for fd in (self._wake_read, self._wake_write, self._null):
-            os.close(fd)
+        if self._leftovers is not None:
+            self._leftovers.end({self._watchdog.pid} if self._watchdog else set(), set())
+            self._leftovers.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
+        self._calls.close()
+        with self._closing:
+            for fd in (self._wake_read, self._wake_write, self._null):
+                os.close(fd)
+            self._wake_write = -1
 
     # Processes
 
-    def _spawn(self, attempt: Attempt, work: ProcessWork) -> None:
-        began = time.monotonic()
-        opened: list[int] = []
+    def _guard(self) -> None:
+        """Before the first process: see to it that none outlives its step, or us."""
+        if self._leftovers is None:
+            self._leftovers = Leftovers(self._life)
+            self._watchdog = Watchdog(self._life)
+
+    def _spawn(self, course: _Course, work: ProcessWork) -> None:
+        """Start a process of an attempt: its own, or one of its checks."""
+        attempt = course.attempt
+        ends: list[int] = []
         try:
-            opened = [self._log_or_null(attempt.log_name + ending) for ending in (".out", ".err")]
+            self._guard()
             channels.put(work.files)
+            ends = [*os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK), *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)]
+            for end in (ends[1], ends[3]):
+                os.set_blocking(end, True)
             process = subprocess.Popen(
-                work.argv,
+                [_bytes(word) for word in work.argv],
                 cwd=attempt.cwd,
-                env={**self._environ, **attempt.env, **work.env},
+                env={**self._environ, **_all_bytes(attempt.env), **_all_bytes(work.env)},
                 stdin=self._null,
-                stdout=opened[0],
-                stderr=opened[1],
+                stdout=ends[1],
+                stderr=ends[3],
                 start_new_session=True,
             )
-        except (OSError, ValueError) as error:
-            for fd in opened:
+            watched = self._watch(process)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            for fd in ends:
                 os.close(fd)
             channels.drop(work.files)
-            self._done.append(_could_not_start(attempt, error, time.monotonic() - began))
+            for log in course.logs:
+                log.end()
+            self._done.append(outcomes.could_not_start(attempt, error, time.monotonic() - course.began))
             return
-        deadline = None if attempt.timeout is None else began + attempt.timeout
+        os.close(ends[1])
+        os.close(ends[3])
         child = _Child(
-            attempt=attempt,
+            course=course,
             process=process,
-            pidfd=self._watch(process),
-            out=opened[0],
-            err=opened[1],
-            began=began,
-            deadline=deadline,
-            signals=[],
+            watched=watched,
+            pipes={ends[0]: course.logs[0], ends[2]: course.logs[1]},
             files=tuple(work.files),
+            deadline=None if attempt.timeout is None else course.began + attempt.timeout,
         )
-        self._children[child.pidfd] = child
+        self._children[watched] = child
+        for fd, log in child.pipes.items():
+            self._pipes[fd] = log
+            self._poll.register(fd, select.POLLIN)
 
-    def _log_or_null(self, name: str) -> int:
-        """A log that cannot be opened costs the log, not the step."""
-        try:
-            return self._open_log(name)
-        except OSError:
-            return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    def _course(self, attempt: Attempt) -> _Course:
+        capture = MAX_BYTES + 1 if attempt.capture else 0
+        out = OutputLog(self._open_log, attempt.log_name + ".out", self._mask, capture)
+        err = OutputLog(self._open_log, attempt.log_name + ".err", self._mask, 0)
+        return _Course(attempt=attempt, began=time.monotonic(), logs=(out, err), checks=list(attempt.checks))
+
+    def _next_check(self, course: _Course) -> None:
+        check = course.checks.pop(0)
+        course.checking = check.label
+        self._spawn(course, check)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> int:
         """A descriptor that becomes readable when the process ends."""
@@ -174,23 +228,55 @@ class LocalExecutor:
         return fd
 
     def _block(self, timeout: float | None) -> None:
-        now = time.monotonic()
+        began = time.monotonic()
         times = [child.deadline for child in self._children.values() if child.deadline is not None]
         times += [child.signals[-1][0] for child in self._children.values() if child.signals]
-        times += [call.deadline for call in self._calls.values() if call.deadline is not None]
+        times += self._calls.deadlines()
+        patience = MOST_PATIENCE if timeout is None else min(timeout, MOST_PATIENCE)
         if times:
-            soonest = max(min(times) - now, 0.0)
-            timeout = soonest if timeout is None else min(timeout, soonest)
-        for fd, _ in self._poll.poll(None if timeout is None else timeout * 1000 + 1):
+            patience = min(patience, max(min(times) - began, 0.0))
+        ended = []
+        for fd, _ in self._poll.poll(patience * 1000 + 1):
             if fd == self._wake_read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 4096)
-            elif child := self._children.get(fd):
-                self._done.append(self._reap(child))
-        self._take_returned()
+            elif fd in self._pipes:
+                self._pump(fd, READ_BYTES)
+            elif fd in self._children:
+                ended.append(self._children[fd])
+        for child in ended:
+            self._reap(child)
         now = time.monotonic()
+        for attempt, outcome in self._calls.returned(now):
+            self._after_call(attempt, outcome)
         self._check_deadlines(now)
         self._send_due(now)
+
+    def _after_call(self, attempt: Attempt, outcome: Outcome) -> None:
+        if outcome.status != "ok" or not attempt.checks:
+            self._done.append(outcome)
+            return
+        course = self._course(attempt)
+        course.outputs = outcome.outputs
+        self._next_check(course)
+
+    def _pump(self, fd: int, most: int) -> None:
+        """Take what a pipe holds; forget the pipe when its writers are gone."""
+        while most > 0:
+            try:
+                data = os.read(fd, READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_pipe(fd)
+                return
+            self._pipes[fd].feed(data)
+            most -= len(data)
+
+    def _close_pipe(self, fd: int) -> None:
+        if self._pipes.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+            os.close(fd)
 
     def _check_deadlines(self, now: float) -> None:
         for child in self._children.values():
@@ -198,163 +284,62 @@ class LocalExecutor:
                 child.deadline = None
                 child.timed_out = True
                 child.signals = [(now + KILL_GRACE, signal.SIGKILL), (now, signal.SIGTERM)]
-        for unit, call in list(self._calls.items()):
-            if call.deadline is not None and now >= call.deadline:
-                del self._calls[unit]
-                self._done.append(_timed_out(call.attempt, now - call.began))
 
     def _send_due(self, now: float) -> None:
         for child in self._children.values():
             while child.signals and child.signals[-1][0] <= now:
                 _signal_group(child.process.pid, child.signals.pop()[1])
 
-    def _reap(self, child: _Child) -> Outcome:
+    def _reap(self, child: _Child) -> None:
         # Before the leader is reaped its group cannot be another's: end what it left behind.
         _signal_group(child.process.pid, signal.SIGKILL)
         code = child.process.wait()
-        duration = time.monotonic() - child.began
-        output, stderr_tail = _tail(child.out), _tail(child.err)
-        channels.drop(child.files)
+        for fd, log in child.pipes.items():
+            if self._pipes.get(fd) is log:  # what is in the pipe now; whoever still holds it is not waited for
+                self._pump(fd, DRAIN_BYTES)
         self._forget(child)
-        return _process_outcome(child, code, duration, output, stderr_tail)
+        course = child.course
+        if code == 0 and course.checks and not child.stopped and not child.timed_out:
+            self._next_check(course)
+            return
+        for log in course.logs:
+            log.end()
+        self._end_leftovers()
+        ending = outcomes.Ending(
+            code=code,
+            duration=time.monotonic() - course.began,
+            stopped=child.stopped,
+            timed_out=child.timed_out,
+            check=course.checking,
+            outputs=course.outputs,
+        )
+        self._done.append(outcomes.of_process(course.attempt, ending, course.logs))
+
+    def _end_leftovers(self) -> None:
+        if self._leftovers is not None:
+            known = {child.process.pid for child in self._children.values()}
+            running = {child.course.attempt.unit[0] for child in self._children.values()}
+            self._leftovers.end(known | ({self._watchdog.pid} if self._watchdog else set()), running)
 
     def _forget(self, child: _Child) -> None:
-        del self._children[child.pidfd]
-        self._poll.unregister(child.pidfd)
-        for fd in (child.pidfd, child.out, child.err):
-            os.close(fd)
-
-    # Functions
-
-    def _hand_over(self, attempt: Attempt, work: FunctionWork) -> None:
-        began = time.monotonic()
-        deadline = None if attempt.timeout is None else began + attempt.timeout
-        self._calls[attempt.unit] = _Call(attempt=attempt, began=began, deadline=deadline)
-        if self._idle_threads == 0:
-            threading.Thread(target=self._serve, daemon=True).start()
-        else:
-            self._idle_threads -= 1
-        self._tasks.put((attempt, work))
-
-    def _serve(self) -> None:
-        while True:
-            attempt, work = self._tasks.get()
-            self._returned.put((attempt.number, _call(attempt, work)))
-            self.wake()
-
-    def _take_returned(self) -> None:
-        while True:
-            try:
-                number, outcome = self._returned.get_nowait()
-            except queue.Empty:
-                return
-            self._idle_threads += 1
-            call = self._calls.get(outcome.unit)
-            if call is not None and call.attempt.number == number:
-                del self._calls[outcome.unit]
-                self._done.append(outcome)
+        for fd, log in child.pipes.items():
+            if self._pipes.get(fd) is log:  # the number may be another child's by now
+                self._close_pipe(fd)
+        del self._children[child.watched]
+        self._poll.unregister(child.watched)
+        os.close(child.watched)
+        channels.drop(child.files)
 
 
-def _call(attempt: Attempt, work: FunctionWork) -> Outcome:
-    began = time.monotonic()
-    try:
-        outputs: dict[str, Any] = work.function() or {}
-        wrong = problem(outputs) if type(outputs) is dict else f"it returned a {type(outputs).__name__}, not a dict"
-    except BaseException as error:  # noqa: BLE001 - user code: whatever it raises is the attempt's failure
-        return Outcome(
-            unit=attempt.unit,
-            status="failed",
-            duration=time.monotonic() - began,
-            type=type(error).__name__,
-            message=str(error) or type(error).__name__,
-            traceback="".join(traceback.format_exception(error)),
-        )
-    duration = time.monotonic() - began
-    if wrong:
-        return Outcome(
-            unit=attempt.unit,
-            status="failed",
-            duration=duration,
-            type="OutputsInvalid",
-            message=wrong,
-            retryable=False,
-        )
-    return Outcome(unit=attempt.unit, status="ok", duration=duration, outputs=outputs)
+def _bytes(text: str) -> bytes:
+    """UTF-8, whatever the locale is; odd bytes of file names come out as they came in."""
+    return text.encode(errors="surrogateescape")
 
 
-def _process_outcome(child: _Child, code: int, duration: float, output: str, stderr_tail: str) -> Outcome:
-    attempt = child.attempt
-    try:
-        outputs, metrics, raised = channels.collect(attempt.channel)
-        wrong = ""
-    except (ValueError, msgspec.DecodeError) as error:
-        outputs, metrics, raised, wrong = {}, {}, None, str(error)
-    common: dict[str, Any] = {
-        "unit": attempt.unit,
-        "duration": duration,
-        "output": output,
-        "stderr_tail": stderr_tail,
-        "metrics": metrics,
-        "exit_code": code if code >= 0 else None,
-        "signal": _signal_name(-code) if code < 0 else None,
-    }
-    if child.stopped:
-        return Outcome(status="stopped", **common)
-    if child.timed_out:
-        return Outcome(status="failed", type="Timeout", message=f"timed out after {attempt.timeout:g} s", **common)
-    if code == 0 and not wrong:
-        return Outcome(status="ok", outputs=outputs, **common)
-    if code == 0:
-        return Outcome(status="failed", type="OutputsInvalid", message=wrong, **common)
-    if raised is not None:
-        return Outcome(
-            status="failed",
-            type=raised.type,
-            message=raised.message or raised.type,
-            traceback=raised.traceback,
-            **common,
-        )
-    if code < 0:
-        return Outcome(status="failed", type="Killed", message=f"killed by {_signal_name(-code)}", **common)
-    return Outcome(status="failed", type="ExitCode", message=f"exited with code {code}", **common)
-
-
-def _could_not_start(attempt: Attempt, error: OSError | ValueError, duration: float) -> Outcome:
-    if isinstance(error, OSError):
-        at_fault = f": {error.filename}" if error.filename else ""
-        message = f"could not start{at_fault}: {error.strerror}"
-    else:
-        message = f"could not start: {error}"
-    return Outcome(unit=attempt.unit, status="failed", duration=duration, type="CouldNotStart", message=message)
-
-
-def _timed_out(attempt: Attempt, duration: float) -> Outcome:
-    message = f"timed out after {attempt.timeout:g} s"
-    return Outcome(unit=attempt.unit, status="failed", duration=duration, type="Timeout", message=message)
+def _all_bytes(variables: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {_bytes(name): _bytes(value) for name, value in variables.items()}
 
 
 def _signal_group(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _tail(fd: int) -> str:
-    """The last lines of a log."""
-    try:
-        size = os.fstat(fd).st_size
-        if size == 0:
-            return ""
-        data = os.pread(fd, TAIL_BYTES, max(size - TAIL_BYTES, 0))
-    except OSError:
-        return ""
-    lines = data.decode(errors="replace").splitlines()
-    if size > TAIL_BYTES and len(lines) > 1:
-        lines = lines[1:]
-    return "\n".join(lines[-TAIL_LINES:])

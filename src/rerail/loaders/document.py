@@ -77,9 +77,7 @@ class _Open:
     """A list or mapping that is being read."""
 
     def __init__(self, event: Any, *, mapping: bool) -> None:
-        self.node = Node(
-            value={} if mapping else [], line=event.start_mark.line + 1, column=event.start_mark.column + 1
-        )
+        self.node = Node(value={} if mapping else [], line=event.start_mark.line + 1, column=event.start_mark.column + 1)
         self.mapping = mapping
         self.key: Node | None = None
         self.anchor = event.anchor
@@ -180,9 +178,7 @@ def _scalar(event: Any) -> Node:
             raise _at(event, "merge keys (`<<`) are not supported; write the values out")
         value = _plain_scalar(event, text)
     line, column = event.start_mark.line + 1, event.start_mark.column + 1
-    return Node(
-        value=value, line=line, column=column, block=event.style in ("|", ">"), quoted=event.style in ("'", '"')
-    )
+    return Node(value=value, line=line, column=column, block=event.style in ("|", ">"), quoted=event.style in ("'", '"'))
 
 
 def _plain_scalar(event: Any, text: str) -> Any:

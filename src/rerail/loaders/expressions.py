@@ -18,9 +18,8 @@ class Expressions:
         self._known = known
         self.found = False
 
-    def script(self, fields: Fields, key: str) -> None:
+    def script(self, node: Node | None) -> None:
         """A text that a shell will read."""
-        node = fields.get(key)
         if node is None or not isinstance(node.value, str) or not self.text(node):
             return
         pieces = holes.split(node.value)

@@ -11,10 +11,7 @@ from rerail.loaders.document import Node
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 # Keys of later versions get an honest answer instead of "unknown".
-PLANNED = frozenset(
-    "agent approve artifacts budget checks commit_required finally inputs keep loop map on_failure outputs pipeline"
-    " secrets".split()
-)
+PLANNED = frozenset("agent approve artifacts budget inputs keep loop map pipeline".split())
 
 
 class Problems:

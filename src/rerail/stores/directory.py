@@ -10,14 +10,14 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from rerail import durable, processes
-from rerail.core.checkpoint import state_of
+from rerail.core.checkpoint import Checkpoint, state_of
 from rerail.core.events import FORMAT, Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import RunState, fold
@@ -34,7 +34,7 @@ from rerail.errors import (
 )
 from rerail.ports import Ownership, Recording
 from rerail.stores import journal, segments, snapshots
-from rerail.stores.segments import Chain
+from rerail.stores.segments import Chain, Covered
 
 if TYPE_CHECKING:
     from rerail.stores.runlog import DirectoryRun
@@ -46,6 +46,8 @@ PIPELINE = "pipeline.yaml"
 
 _STALE_SECONDS = 3600
 _PATIENCE_SECONDS = 0.5
+_LOOKS = 20
+_T = TypeVar("_T")
 _header = msgspec.json.Decoder(RunHeader)
 _owner = msgspec.json.Decoder(Owner)
 
@@ -100,7 +102,6 @@ class DirectoryStore:
             with contextlib.suppress(OSError):
                 durable.remove_tree(building)
             raise
-        lock.moved(os.path.join(path, "lock"))
         recording = Recording(header=header, state=RunState())
         return DirectoryRun(path, lock, recording, Chain(lines=[], end=None, newest=0, notices=[]))
 
@@ -137,10 +138,10 @@ class DirectoryStore:
             ) from error
         try:
             lock.label(_label())  # first of all: whoever is turned away is told by whom
-            recording, chain, bad_snapshot = self._load(run_id)
-            run = DirectoryRun(path, lock, recording, chain)
+            found = self._load(run_id)
+            run = DirectoryRun(path, lock, found.recording, found.chain, found.snapshot_seq)
             self._anchor()
-            run.settle_past(bad_snapshot=bad_snapshot)
+            run.settle_past(found.bad_files)
         except OSError as error:
             lock.release()
             raise StateUnwritable(
@@ -154,12 +155,25 @@ class DirectoryStore:
 
     def read(self, run_id: str) -> Recording:
         self._existing(run_id)
-        return self._load(run_id)[0]
+        return self._beside_an_owner(run_id, lambda: self._load(run_id).recording)
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         path = self._existing(run_id)
-        chain = segments.load(path, run_id, None)
-        return _decoded(chain, run_id)
+        return self._beside_an_owner(run_id, lambda: list(_decoded(segments.load(path, run_id, None), run_id)))
+
+    def _beside_an_owner(self, run_id: str, read: Callable[[], _T]) -> _T:
+        """Read while somebody may be writing: what looks wrong may be half-written, and is looked at again."""
+        for _ in range(_LOOKS):
+            try:
+                found = read()
+            except StateDamaged:
+                if not self.ownership(run_id).alive:
+                    raise
+            else:
+                if not (isinstance(found, Recording) and found.notices and self.ownership(run_id).alive):
+                    return found
+            time.sleep(0.002)
+        return read()
 
     def pipeline(self, run_id: str, sha256: str) -> bytes:
         path = self._existing(run_id)
@@ -184,20 +198,24 @@ class DirectoryStore:
 
     def runs(self) -> list[str]:
         try:
-            return [entry for entry in os.listdir(self._runs) if RUN_ID.fullmatch(entry)]
+            with os.scandir(self._runs) as entries:
+                return [entry.name for entry in entries if RUN_ID.fullmatch(entry.name) and entry.is_dir()]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StateUnreadable(
-                f"{self._runs}: {error.strerror}", hint="rerail list, once it can be read"
-            ) from error
+            raise StateUnreadable(f"{self._runs}: {error.strerror}", hint="rerail list, once it can be read") from error
 
     def created_at(self, run_id: str) -> str:
-        """When the run was created, for sorting; '' if that cannot be read."""
+        """When the run was created, for sorting; '' if that cannot be known."""
+        header = self.header(run_id)
+        return header.created_at if header else ""
+
+    def header(self, run_id: str) -> RunHeader | None:
+        """What was started, without reading the journal where run.json is whole."""
         try:
-            return self._read_header(run_id).created_at
+            return self._header_file(run_id) or self._load(run_id).recording.header
         except StateError:
-            return ""
+            return None
 
     def delete(self, run_id: str) -> None:
         path = self._existing(run_id)
@@ -210,33 +228,52 @@ class DirectoryStore:
         finally:
             lock.release()
 
-    def _load(self, run_id: str) -> tuple[Recording, Chain, bool]:
+    def _load(self, run_id: str) -> _Found:
         path = self.path(run_id)
-        notices: list[str] = []
+        bad: dict[str, str] = {}  # file → what is wrong with it
         checkpoint, covered = None, None
         try:
             checkpoint, covered = snapshots.decode(durable.read_file(os.path.join(path, snapshots.FILE_NAME)))
         except FileNotFoundError:
             if segments.numbers(path):
-                notices.append(f"{snapshots.FILE_NAME} is missing; rebuilt from the journal")
+                bad[snapshots.FILE_NAME] = "is missing"
         except OSError as error:
-            notices.append(f"{snapshots.FILE_NAME} cannot be read ({error.strerror}); rebuilt from the journal")
+            bad[snapshots.FILE_NAME] = f"cannot be read ({error.strerror})"
         except ValueError as error:
-            notices.append(f"{snapshots.FILE_NAME} is damaged ({error}); rebuilt from the journal")
-        bad_snapshot = bool(notices)
+            bad[snapshots.FILE_NAME] = f"is damaged ({error})"
+        known = checkpoint
+        if checkpoint is None:
+            known, covered = self._known_from_history(path)
         chain = segments.load(path, run_id, covered)
-        notices += chain.notices
-        if chain.covered and checkpoint is not None:
-            state = fold(_decoded(chain, run_id), state_of(checkpoint))
+        if chain.covered and known is not None:
+            state = fold(_decoded(chain, run_id), state_of(known))
         else:
-            if covered is not None:
-                notices.append(f"{snapshots.FILE_NAME} does not match the journal; rebuilt from the journal")
-                bad_snapshot = True
+            if checkpoint is not None:
+                bad[snapshots.FILE_NAME] = "does not match the journal"
             state = fold(_decoded(chain, run_id), state_of(chain.base) if chain.base else None)
+        header = chain.header or self._read_header(run_id)
+        if chain.header is not None and self._header_file(run_id) != chain.header:
+            bad[HEADER] = "is damaged"
+        notices = [f"{name} {what}; rebuilt from the journal" for name, what in bad.items()] + chain.notices
         if chain.uneven and state.status == "running":
             notices.append(chain.uneven)
-        header = chain.header or self._read_header(run_id)
-        return Recording(header=header, state=state, notices=tuple(notices)), chain, bad_snapshot
+        recording = Recording(header=header, state=state, notices=tuple(notices))
+        seq = checkpoint.seq if checkpoint is not None and chain.covered else 0
+        return _Found(recording=recording, chain=chain, snapshot_seq=seq, bad_files=tuple(bad))
+
+    def _known_from_history(self, path: str) -> tuple[Checkpoint | None, Covered | None]:
+        """The newest older checkpoint that is whole, where the present one is lost: the journal must reach that far."""
+        with contextlib.suppress(OSError):
+            for entry in sorted(os.listdir(os.path.join(path, "history")), reverse=True):
+                with contextlib.suppress(OSError, ValueError):
+                    return snapshots.decode(durable.read_file(os.path.join(path, "history", entry)))
+        return None, None
+
+    def _header_file(self, run_id: str) -> RunHeader | None:
+        try:
+            return _header.decode(durable.read_file(os.path.join(self.path(run_id), HEADER)))
+        except (OSError, msgspec.DecodeError):
+            return None
 
     def _read_header(self, run_id: str) -> RunHeader:
         data = self._read_file(run_id, HEADER)
@@ -290,10 +327,22 @@ class _Versioned(msgspec.Struct):
     format: int
 
 
+class _Found(msgspec.Struct, kw_only=True):
+    recording: Recording
+    chain: Chain
+    snapshot_seq: int  # the record the present checkpoint.json stands for
+    bad_files: tuple[str, ...]
+
+
 def _decoded(chain: Chain, run_id: str) -> Iterable[tuple[int, Event]]:
     try:
         yield from journal.decode_all(chain.lines)
-    except msgspec.ValidationError as error:
+    except journal.Undecodable as error:
+        if error.known:
+            raise StateDamaged(
+                f"run {run_id}: record {error.seq} of the journal makes no sense: {error}",
+                hint=f"rerail repair {run_id}",
+            ) from error
         raise FormatTooNew(
             f"run {run_id}: the journal holds a record this rerail does not know: {error}",
             hint="pip install --upgrade rerail",

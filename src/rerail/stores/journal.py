@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import get_args
 
 import msgspec
 
@@ -53,6 +54,20 @@ def encode(events: Sequence[Event], previous: str, seq: int, acked: int) -> tupl
         line, previous = encode_line(_encode(event), previous, number, acked)
         lines.append(line)
     return b"".join(lines), previous
+
+
+class Undecodable(Exception):
+    """A record whose checksum holds and that is no event: of a newer rerail, or (`known`) of a kind we do know."""
+
+    def __init__(self, seq: int, line: bytes, error: Exception) -> None:
+        super().__init__(str(error))
+        self.seq = seq
+        tag = msgspec.json.decode(line, type=_Tagged).event
+        self.known = tag in {kind.__struct_config__.tag for kind in get_args(Event)}
+
+
+class _Tagged(msgspec.Struct):
+    event: str
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,11 +136,11 @@ def sum_of(line: bytes) -> str:
     return line[len(_PREFIX) : _BODY - 1].decode()
 
 
-def first_claim(data: bytes) -> int | None:
-    """The sequence number of a record of this segment that is known to have been synced, if any is.
+def opening_was_synced(data: bytes) -> bool:
+    """Whether a segment whose opening cannot be read had been synced.
 
-    Used where the opening itself cannot be read: a record that names another one of the same segment as
-    acknowledged proves that both it and the opening were on the disk.
+    A record that names another one of the same segment as acknowledged proves that both it and the opening were on
+    the disk.
     """
     lowest: int | None = None
     for match in _LINE.finditer(data):
@@ -134,8 +149,8 @@ def first_claim(data: bytes) -> int | None:
             continue
         lowest = seq if lowest is None else min(lowest, seq)
         if ack >= lowest:
-            return ack
-    return None
+            return True
+    return False
 
 
 def was_synced(data: bytes, bad: Position) -> bool:
@@ -154,6 +169,9 @@ def _decoder() -> msgspec.json.Decoder[Event]:
 
 
 def decode_all(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:
-    """The records of verified lines; raises msgspec.ValidationError for one this version does not know."""
+    """The records of verified lines; raises Undecodable for one that is not an event to this version."""
     for seq, line in lines:
-        yield seq, _decoder().decode(line)
+        try:
+            yield seq, _decoder().decode(line)
+        except msgspec.ValidationError as error:
+            raise Undecodable(seq, line, error) from error

@@ -40,6 +40,14 @@ class MemoryRun:
         return self._recording
 
     @property
+    def identity(self) -> str:
+        return f"memory:{id(self._kept)}"
+
+    @property
+    def directory(self) -> str:
+        return ""
+
+    @property
     def degraded(self) -> str:
         return ""
 

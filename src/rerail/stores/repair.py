@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
 
 from rerail import durable, processes
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
-from rerail.core.events import FORMAT, RunRepaired
+from rerail.core.events import FORMAT, Event, RunRepaired
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, fold
 from rerail.errors import FormatTooNew, RunBusy, StateDamaged
 from rerail.stores import journal, segments, snapshots
 from rerail.stores.directory import HEADER, DirectoryStore
-from rerail.stores.segments import Opening, SegmentEnd
+from rerail.stores.segments import Covered, Opening, SegmentEnd
 from rerail.version import VERSION
+
+_STEP = re.compile(rb'"event":"step-\w+".*?"step":"([^"\\]+)"')
+_SEQ = re.compile(rb'"seq":(\d{1,18}),')
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,23 +40,21 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
 
 def repair(store: DirectoryStore, run_id: str) -> Repair:
     """Make a damaged run resumable again; raises StateDamaged if nothing can be proved, RunBusy if it is owned."""
-    try:
-        store.read(run_id)
-    except FormatTooNew:
-        raise
-    except StateDamaged as damage:
-        reason = damage.message
-    else:
-        return Repair(reason="")
     path = store.path(run_id)
+    store.ownership(run_id)  # raises RunNotFound
     try:
         lock = durable.Lock(os.path.join(path, "lock"))
     except BlockingIOError:
         raise RunBusy(f"run {run_id} is owned by a live process", hint=f"rerail show {run_id}") from None
     try:
-        return _repair(path, run_id, reason)
+        store.read(run_id)
+    except FormatTooNew:
+        raise
+    except StateDamaged as damage:
+        return _repair(path, run_id, damage.message)
     finally:
         lock.release()
+    return Repair(reason="")
 
 
 def _repair(path: str, run_id: str, reason: str) -> Repair:
@@ -69,7 +72,13 @@ def _repair(path: str, run_id: str, reason: str) -> Repair:
         reason=reason,
         base=base,
     )
-    event = RunRepaired(at=now, owner=processes.identity(now), reason=reason, evidence=evidence)
+    event = RunRepaired(
+        at=now,
+        owner=processes.identity(now),
+        reason=reason,
+        evidence=evidence,
+        suspects=_suspects(path, state),
+    )
     head, sum_ = journal.encode_line(msgspec.json.encode(opening), journal.first_sum(run_id), state.seq, state.seq)
     body, _ = journal.encode([event], sum_, state.seq + 1, state.seq)
     damaged = [segments.file_name(old) for old in segments.numbers(path)]
@@ -87,6 +96,19 @@ def _repair(path: str, run_id: str, reason: str) -> Repair:
     return Repair(reason=reason, source=source, seq=state.seq, evidence=os.path.join(path, evidence))
 
 
+def _suspects(path: str, state: RunState) -> tuple[str, ...]:
+    """Steps that records speak of which are given up: what happened to them cannot be proved any more."""
+    found: dict[str, None] = {}
+    for number in segments.numbers(path):
+        data = durable.read_file(os.path.join(path, segments.file_name(number)))
+        for line in data.split(b"\n"):
+            step = _STEP.search(line)
+            seq = _SEQ.search(line)
+            if step and (seq is None or int(seq[1]) > state.seq):
+                found[step[1].decode(errors="replace")] = None
+    return tuple(step for step in found if state.unit((step, None)).status != "completed")
+
+
 def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
     """The newest state that can be proved, with where it came from."""
     lines, opening = segments.salvage(path, run_id)
@@ -94,10 +116,13 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
     candidates: list[tuple[int, RunState, str]] = []
     if lines:
         base = state_of(opening.base) if opening and opening.base else None
-        state = fold(journal.decode_all(lines), base)
+        state = fold(_decodable(lines), base)
         candidates.append((state.seq, state, "the journal before the damage"))
-    for name, checkpoint in _snapshots(path):
-        candidates.append((checkpoint.seq, state_of(checkpoint), name))
+    for name, checkpoint, covered in _snapshots(path, run_id):
+        # What follows the snapshot may be whole although something before it is not.
+        later, _ = segments.salvage(path, run_id, covered)
+        state = fold(_decodable(later), state_of(checkpoint))
+        candidates.append((state.seq, state, f"{name} and the journal after it" if later else name))
         header = header or _header_from(checkpoint)
     if not candidates or header is None:
         raise StateDamaged(
@@ -108,14 +133,21 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
     return header, state, source
 
 
-def _snapshots(path: str) -> list[tuple[str, Checkpoint]]:
+def _decodable(lines: list[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:
+    with contextlib.suppress(journal.Undecodable):
+        yield from journal.decode_all(lines)
+
+
+def _snapshots(path: str, run_id: str) -> list[tuple[str, Checkpoint, Covered]]:
     names = [snapshots.FILE_NAME]
     with contextlib.suppress(OSError):
         names += [os.path.join("history", entry) for entry in sorted(os.listdir(os.path.join(path, "history")))]
     found = []
     for name in names:
         with contextlib.suppress(OSError, ValueError):
-            found.append((name, snapshots.decode(durable.read_file(os.path.join(path, name)))[0]))
+            checkpoint, covered = snapshots.decode(durable.read_file(os.path.join(path, name)))
+            if checkpoint.run_id == run_id:
+                found.append((name, checkpoint, covered))
     return found
 
 

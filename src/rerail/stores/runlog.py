@@ -32,7 +32,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class DirectoryRun:
     """The one writer of a run directory, for as long as it holds the lock."""
 
-    def __init__(self, path: str, lock: durable.Lock, recording: Recording, chain: Chain) -> None:
+    def __init__(self, path: str, lock: durable.Lock, recording: Recording, chain: Chain, snapshot_seq: int = 0) -> None:
         self.path = path
         self._recording = recording
         self._lock = lock
@@ -46,7 +46,8 @@ class DirectoryRun:
         self._sum = ""
         self._seq = chain.end.seq if chain.end else 0
         self._digest = hashlib.sha256()
-        self._snapshot_seq = recording.state.seq if chain.covered else 0
+        self._ignored = chain.ignored
+        self._snapshot_seq = snapshot_seq
         self._history: deque[str] = deque()
         self._degraded = ""
         self._reserve = os.path.join(path, "reserve")
@@ -61,13 +62,25 @@ class DirectoryRun:
     def degraded(self) -> str:
         return self._degraded
 
-    def settle_past(self, *, bad_snapshot: bool) -> None:
-        """Make sure that what was read is on the disk before anything is built on it, and tidy up."""
+    @property
+    def identity(self) -> str:
+        return self._lock.identity
+
+    @property
+    def directory(self) -> str:
+        return self.path
+
+    def settle_past(self, bad_files: Sequence[str]) -> None:
+        """Make sure that what was read is on the disk before anything is built on it, and put bad files aside."""
         if self._acked is not None:
             durable.sync_existing(os.path.join(self.path, segments.file_name(self._acked.segment)))
-        snapshot = os.path.join(self.path, snapshots.FILE_NAME)
-        if bad_snapshot and os.path.lexists(snapshot):
-            durable.move_file(snapshot, f"{snapshot}.bad-{self._newest + 1}")
+        for name in bad_files:
+            path = os.path.join(self.path, name)
+            if os.path.lexists(path):
+                durable.move_file(path, f"{path}.bad-{self._newest + 1}")
+            if name == "run.json":
+                header = msgspec.json.format(msgspec.json.encode(self._recording.header))
+                durable.replace_file(path, header)
         durable.remove_temporaries(self.path)
         durable.make_dir(os.path.join(self.path, "history"))
         durable.make_dir(os.path.join(self.path, "logs"))
@@ -77,6 +90,7 @@ class DirectoryRun:
     def append(self, events: Sequence[Event]) -> None:
         if not self._lock.held:
             raise StateUnwritable(f"this process does not own run {self._run_id}", hint=f"rerail show {self._run_id}")
+        self._check_place()
         first = self._seq + 1
         self._seq += len(events)
         self._pending.extend(events)
@@ -87,6 +101,16 @@ class DirectoryRun:
                 self._write(self._file, events, first)
         except OSError as error:
             self._move(error)
+
+    def _check_place(self) -> None:
+        """What was removed under us cannot be written to, though the system would let us."""
+        gone = self._file is not None and self._file.is_gone()
+        if gone or self._lock.is_gone():
+            what = "journal" if gone else "lock file"
+            raise StateUnwritable(
+                f"{self.path}: the {what} was removed while the run was going on",
+                hint="rerail list, to see what is left",
+            )
 
     def _write(self, file: durable.AppendFile, events: Sequence[Event], first: int) -> None:
         data, last = journal.encode(events, self._sum, first, first - 1)
@@ -108,16 +132,22 @@ class DirectoryRun:
             header=self._recording.header,
             after=after,
             reason=reason,
+            ignored=self._ignored,
         )
         before = after.sum if after else journal.first_sum(self._run_id)
         seq = after.seq if after else 0
         head, first_sum = journal.encode_line(msgspec.json.encode(opening), before, seq, seq)
         body, last_sum = journal.encode(self._pending, first_sum, seq + 1, seq)
-        file = durable.AppendFile(os.path.join(self.path, segments.file_name(self._newest)), head + body)
+        path = os.path.join(self.path, segments.file_name(self._newest))
+        file = None
         try:
+            file = durable.AppendFile(path, head + body)
             durable.sync_dir(self.path)
-        except BaseException:
-            file.close()
+        except OSError:
+            if file is not None:
+                file.close()
+            with contextlib.suppress(OSError):  # never acknowledged, so it must not speak for anything
+                durable.remove_file(path)
             raise
         if after is not None and self._segment == after.segment:
             self._digests[after.segment] = self._acked_digest(after)
@@ -134,6 +164,7 @@ class DirectoryRun:
     def _move(self, error: OSError) -> None:
         """Give the present segment up and go on in a new one; raise StateUnwritable if that fails too."""
         self._give_up_segment()
+        self._ignored = -1  # whatever the failed write left there is not worth a word each time
         cause = error
         for _ in range(2):
             if cause.errno in _FULL and not self._degraded:
@@ -144,8 +175,6 @@ class DirectoryRun:
                 self._open_segment(reason=f"{os.strerror(error.errno or 0)}")
             except OSError as again:
                 cause = again
-                with contextlib.suppress(OSError):
-                    durable.remove_file(os.path.join(self.path, segments.file_name(self._newest)))
                 continue
             return
         where = os.path.join(self.path, segments.file_name(self._newest))
@@ -171,13 +200,14 @@ class DirectoryRun:
             sha256=digests | {str(self._segment): self._digest.copy().hexdigest()},
         )
         keep_as = ""
-        if keep and self._snapshot_seq:
+        if keep and self._snapshot_seq and self._snapshot_seq != self._seq:
             keep_as = f"checkpoint-{self._snapshot_seq:012d}.json"
-            self._history.append(keep_as)
         path = os.path.join(self.path, snapshots.FILE_NAME)
         old = os.path.join(self.path, "history", keep_as) if keep_as else ""
         durable.replace_file(path, snapshots.encode(checkpoint, covered), keep_as=old)
         self._snapshot_seq = self._seq
+        if keep_as and keep_as not in self._history:
+            self._history.append(keep_as)
         while len(self._history) > keep:
             durable.remove_file(os.path.join(self.path, "history", self._history.popleft()))
 

@@ -43,6 +43,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     header: RunHeader  # what run.json says, proved
     after: SegmentEnd | None = None
     reason: str = ""
+    ignored: int = 0  # bytes of the previous segment after its end, already told
     base: Checkpoint | None = None
 
 
@@ -66,6 +67,7 @@ class Chain(msgspec.Struct, kw_only=True):
     base: Checkpoint | None = None
     covered: bool = False  # the snapshot agrees with the journal: start from it
     digests: dict[int, str] = {}
+    ignored: int = 0  # bytes after the end of the last segment
     uneven: str = ""  # said if the life that wrote the last segment ended without a word: its file was cut
     header: RunHeader | None = None
 
@@ -83,7 +85,11 @@ def file_name(number: int) -> str:
 
 def numbers(directory: str) -> list[int]:
     """The numbers of the segments there are, ascending."""
-    return sorted(int(match[1]) for entry in os.listdir(directory) if (match := _NAME.fullmatch(entry)))
+    try:
+        entries = os.listdir(directory)
+    except OSError as error:
+        raise StateUnreadable(f"{directory}: {error.strerror}", hint="rerail list, once it can be read") from error
+    return sorted(int(match[1]) for entry in entries if (match := _NAME.fullmatch(entry)))
 
 
 def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
@@ -94,9 +100,7 @@ def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
     chain = _linked(found, run_id, covered, notices)
     if not chain:
         if covered is not None:
-            raise _damaged(
-                run_id, file_name(covered.segment), 0, "the journal is gone, but checkpoint.json knows more"
-            )
+            raise _damaged(run_id, file_name(covered.segment), 0, "the journal is gone, but checkpoint.json knows more")
         return Chain(lines=[], end=None, newest=newest, notices=notices)
     if covered is not None and _agrees(chain, covered):
         result = _from_snapshot(chain, run_id, covered, newest, notices)
@@ -106,40 +110,46 @@ def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
     return result
 
 
-def salvage(directory: str, run_id: str) -> tuple[list[tuple[int, bytes]], Opening | None]:
-    """The records before the first damage, and the opening they rest on. Never raises for damage."""
+def salvage(
+    directory: str, run_id: str, covered: Covered | None = None
+) -> tuple[list[tuple[int, bytes]], Opening | None]:
+    """The records before the first damage, and the opening they rest on; with `covered` those that follow a snapshot.
+
+    Never raises for damage.
+    """
     lines: list[tuple[int, bytes]] = []
     root: Opening | None = None
     for number in numbers(directory):
         segment = _read(directory, run_id, number)
         opening = segment.opening
+        if covered is not None and number <= covered.segment:
+            if number == covered.segment:
+                start = Position(offset=covered.offset, seq=covered.seq, sum=covered.sum)
+                lines = journal.verify(segment.data, start).lines
+            continue
         if opening is None:
             continue
         after = opening.after
-        if root is None or opening.base is not None:
+        if covered is None and (root is None or opening.base is not None):
             if after is not None and opening.base is None:
                 break  # what it continues is lost
             root, lines = opening, []
-        elif after is None or after.seq > _last_seq(lines, root) or after.sum != _sum_at(lines, after.seq, run_id):
+        elif after is None or not _continues(lines, after, root, covered):
             break
         else:
             lines = [record for record in lines if record[0] <= after.seq]
-        start = Position(offset=0, seq=_last_seq(lines, root), sum="")
+        start = Position(offset=0, seq=after.seq if after else 0, sum="")
         lines += journal.verify(segment.data, _after_opening(segment.data, start)).lines
     return lines, root
 
 
-def _last_seq(lines: list[tuple[int, bytes]], root: Opening) -> int:
-    if lines:
-        return lines[-1][0]
-    return root.after.seq if root.after else 0
-
-
-def _sum_at(lines: list[tuple[int, bytes]], seq: int, run_id: str) -> str:
-    for number, line in reversed(lines):
-        if number == seq:
-            return journal.sum_of(line)
-    return journal.first_sum(run_id)
+def _continues(lines: list[tuple[int, bytes]], after: SegmentEnd, root: Opening | None, covered: Covered | None) -> bool:
+    """Whether a segment goes on from a place that is proved."""
+    if covered is not None and (after.seq, after.sum) == (covered.seq, covered.sum):
+        return True
+    if root is not None and root.after is not None and (after.seq, after.sum) == (root.after.seq, root.after.sum):
+        return True
+    return any(seq == after.seq and journal.sum_of(line) == after.sum for seq, line in reversed(lines))
 
 
 def _read(directory: str, run_id: str, number: int) -> _Segment:
@@ -170,7 +180,8 @@ def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
                 f" this one reads up to {FORMAT}",
                 hint="pip install --upgrade rerail",
             )
-        return msgspec.json.decode(line, type=Opening)
+        opening = msgspec.json.decode(line, type=Opening)
+        return opening if opening.segment == number else None  # a copy under another name opens nothing
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -203,10 +214,8 @@ def _linked(found: Sequence[_Segment], run_id: str, covered: Covered | None, not
             raise _damaged(run_id, file_name(after.segment), 0, "its first line is damaged")
         previous.sealed = after.length
         extra = len(previous.data[after.length :].rstrip(b"\n"))
-        if extra:
-            notices.append(
-                f"{file_name(previous.number)}: {extra} bytes after its end were never acknowledged; ignored"
-            )
+        if extra != opening.ignored and opening.ignored >= 0:
+            notices.append(f"{file_name(previous.number)}: {extra} bytes after its end were never acknowledged; ignored")
         chain.insert(0, previous)
     return chain
 
@@ -214,8 +223,7 @@ def _linked(found: Sequence[_Segment], run_id: str, covered: Covered | None, not
 def _opening_was_synced(segment: _Segment, covered: Covered | None) -> bool:
     if covered is not None and covered.segment >= segment.number:
         return True
-    first = journal.first_claim(segment.data)
-    return first is not None
+    return journal.opening_was_synced(segment.data)
 
 
 def _agrees(chain: list[_Segment], covered: Covered) -> bool:
@@ -246,9 +254,7 @@ def _from_snapshot(chain: list[_Segment], run_id: str, covered: Covered, newest:
     return result
 
 
-def _from_start(
-    chain: list[_Segment], run_id: str, covered: Covered | None, newest: int, notices: list[str]
-) -> Chain:
+def _from_start(chain: list[_Segment], run_id: str, covered: Covered | None, newest: int, notices: list[str]) -> Chain:
     opening = chain[0].opening
     assert opening is not None  # _linked keeps only segments that open
     if opening.after is not None:
@@ -292,7 +298,8 @@ def _walk(
         )
     last = chain[-1]
     end = SegmentEnd(segment=last.number, length=here.offset, seq=here.seq, sum=here.sum)
-    result = Chain(lines=lines, end=end, newest=newest, notices=notices, digests=digests)
+    ignored = len(last.data[here.offset :].rstrip(b"\n"))
+    result = Chain(lines=lines, end=end, newest=newest, notices=notices, digests=digests, ignored=ignored)
     if got.bad is None and len(last.data) % durable.AppendFile.STEP:
         # Space for further records was there from the start; only a clean end gives it back.
         result.uneven = (
@@ -317,9 +324,7 @@ def _judge(
     if sealed or journal.was_synced(data, at) or (covered is not None and covered.seq > at.seq):
         raise _damaged(run_id, f"{where}:{at.line + 1}", at.offset, bad.why)
     lost = len(data[at.offset :].rstrip(b"\n"))
-    notices.append(
-        f"{where}: the last record was cut off while it was written; {lost} bytes at byte {at.offset} ignored"
-    )
+    notices.append(f"{where}: the last record was cut off while it was written; {lost} bytes at byte {at.offset} ignored")
 
 
 def _check_seal(segment: _Segment, here: Position, chain: list[_Segment], run_id: str) -> None:
@@ -328,9 +333,7 @@ def _check_seal(segment: _Segment, here: Position, chain: list[_Segment], run_id
     following = chain[chain.index(segment) + 1].opening
     after = following.after if following else None
     if after is None or (after.length, after.seq, after.sum) != (here.offset, here.seq, here.sum):
-        raise _damaged(
-            run_id, file_name(segment.number), here.offset, "it does not end where the next segment continues"
-        )
+        raise _damaged(run_id, file_name(segment.number), here.offset, "it does not end where the next segment continues")
 
 
 def _damaged(run_id: str, where: str, offset: int, why: str) -> JournalDamaged:

@@ -20,7 +20,7 @@ from rerail.stores.segments import Covered
 FILE_NAME = "checkpoint.json"
 
 _HASH = re.compile(rb',\n  "integrity_hash": "([0-9a-f]{64})"\n\}\n')
-_encode = msgspec.json.Encoder(decimal_format="number").encode
+_encode = msgspec.json.Encoder().encode
 
 
 class _WithJournal(msgspec.Struct, kw_only=True):

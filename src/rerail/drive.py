@@ -1,0 +1,102 @@
+"""Joining a plan to the machine: executor, kinds, channels, clock, signals, and the loop that uses them.
+
+Imported when something is about to run: commands that only read start without it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rerail import processes
+from rerail.core.events import RunResumed, RunStarted
+from rerail.core.masking import Mask
+from rerail.core.model import Pipeline
+from rerail.core.plan import Plan
+from rerail.core.state import RunState
+from rerail.engine.attempts import Job
+from rerail.engine.clock import SystemClock
+from rerail.engine.recorder import Recorder
+from rerail.engine.runner import End, Runner, Tools
+from rerail.engine.signals import Signals
+from rerail.executors import git
+from rerail.executors.channels import Channels
+from rerail.executors.local import LocalExecutor
+from rerail.kinds.builtin import builtin_kinds
+from rerail.ports import Reporter, RunLog
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is particular to this life."""
+
+    work_dir: str
+    functions: Mapping[str, Callable[[], dict[str, Any] | None]]
+    until: str
+    mask: Mask
+
+
+class Driven(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended, and the state it left."""
+
+    end: End
+    state: RunState
+
+
+def drive(
+    log: RunLog,
+    pipeline: Pipeline,
+    decisions: Plan,
+    opening: RunStarted | RunResumed,
+    reporters: Sequence[Reporter],
+    place: Place,
+) -> Driven:
+    """Drive an owned run to the end of this life."""
+    header = log.recording.header
+    mark, life = mark_of(log), f"life-{os.urandom(8).hex()}"
+    clock, channels = SystemClock(), Channels(mark)
+    parallel = opening.options.parallel
+    executor = LocalExecutor(log.open_log, parallel=parallel, environ=os.environ, mask=place.mask, life=life)
+    recorder = Recorder(log, header, pipeline, reporters, clock)
+    job = Job(
+        header=header,
+        pipeline=pipeline,
+        plan=decisions,
+        options=opening.options,
+        work_dir=place.work_dir,
+        environment={
+            processes.MARKS: processes.marks(mark, life),
+            "RERAIL_RUN_ID": header.run_id,
+            "RERAIL_RUN_DIR": log.directory,
+        },
+        base_env=os.environ,
+        channel=channels.of,
+        left_by=channels.left_by,
+        mask=place.mask,
+        until=place.until,
+    )
+    with Signals(executor) as signals:
+        tools = Tools(
+            executor=executor,
+            kinds=builtin_kinds(place.functions),
+            clock=clock,
+            dice=random.random,
+            signals=signals,
+            head=git.head,
+            uncommitted=git.uncommitted,
+        )
+        try:
+            end = Runner(job, tools, recorder).drive(opening)
+        finally:
+            executor.close()
+            channels.close()
+    return Driven(end=end, state=recorder.state)
+
+
+def mark_of(log: RunLog) -> str:
+    """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
+    header = log.recording.header
+    return f"{header.run_id}@{header.created_at}@{log.identity}"

@@ -1,0 +1,26 @@
+"""What git knows about a work tree, for `commit_required`."""
+
+from __future__ import annotations
+
+import subprocess
+
+
+def head(directory: str) -> str:
+    """The commit HEAD is at; '' where there is none or no repository."""
+    return _git(directory, "rev-parse", "--verify", "--quiet", "HEAD")
+
+
+def uncommitted(directory: str, most: int = 10) -> list[str]:
+    """Paths that changed and were not committed, as git writes them."""
+    lines = _git(directory, "status", "--porcelain", "--untracked-files=normal").splitlines()
+    return [*lines[:most], f"and {len(lines) - most} more"] if len(lines) > most else lines
+
+
+def _git(directory: str, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.rstrip("\n") if done.returncode == 0 else ""

@@ -1,0 +1,114 @@
+"""Nothing survives: what a step leaves behind is ended with it, and all steps are ended with rerail, however it dies.
+
+Processes are known by a mark in their environment, which children inherit whatever session they hide in. On Linux what
+loses its parent becomes ours (a subreaper), so that leftovers of a step are found without searching the whole system;
+and a small process waits for rerail's death, which it sees as the end of a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+from rerail import processes
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Leftovers:
+    """Processes of ended steps that live on as children of this process."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self.active = sys.platform == "linux" and os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+        self.active = self.active and _set_subreaper(1)
+
+    def end(self, known: set[int], running: set[str]) -> None:
+        """End every marked child that is not known and whose step is not running; reap what is dead."""
+        if not self.active:
+            return
+        for _ in range(100):  # what it leaves behind becomes ours in turn
+            found = [pid for pid in _children() if pid not in known and self._is_leftover(pid, running)]
+            if not found:
+                return
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+    def _is_leftover(self, pid: int, running: set[str]) -> bool:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            return False
+        if not environment:
+            # A zombie has no environment left; one that is our child and not known is nobody's but ours to reap.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            return False
+        if not processes.bears(environment, self._mark):
+            return False
+        variables = environment.split(b"\0")
+        step = next((name[12:].decode() for name in variables if name.startswith(b"RERAIL_STEP=")), "")
+        return step not in running
+
+    def close(self) -> None:
+        if self.active:
+            _set_subreaper(0)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", "rb") as file:
+            found += [int(pid) for pid in file.read().split()]
+    return found
+
+
+def _set_subreaper(value: int) -> bool:
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, value, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+class Watchdog:
+    """A forked process that ends everything bearing the mark once this process is gone."""
+
+    def __init__(self, mark: str) -> None:
+        read, self._write = os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _watch(read, self._write, mark)
+        os.close(read)
+
+    def close(self) -> None:
+        """Nothing is left to watch."""
+        if self._write >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._write, b"x")
+            os.close(self._write)
+            self._write = -1
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+
+
+def _watch(read: int, write: int, mark: str) -> None:
+    try:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_IGN)
+        os.close(write)
+        # Everything else is let go: whoever reads rerail's output must not wait for us.
+        os.closerange(0, read)
+        os.closerange(read + 1, 65536)
+        if os.read(read, 1) == b"":
+            processes.end_marked(mark)
+    finally:
+        os._exit(0)

@@ -1,0 +1,104 @@
+"""From how a process ended to an outcome with a name."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from typing import Any
+
+import msgspec
+
+from rerail.core.values import clean, parse_captured
+from rerail.executors import channels
+from rerail.executors.output import OutputLog
+from rerail.ports import Attempt, Outcome
+
+# What a machine may have again in a moment: memory, processes, descriptors.
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How the last process of an attempt ended."""
+
+    code: int
+    duration: float
+    stopped: bool
+    timed_out: bool
+    check: str  # the check that it was, or ''
+    outputs: dict[str, Any] = {}  # of a function, whose checks the processes were
+
+
+def of_process(attempt: Attempt, ending: Ending, logs: tuple[OutputLog, OutputLog]) -> Outcome:
+    """The outcome of an attempt whose processes have all ended."""
+    handed = channels.collect(attempt.channel)
+    code = ending.code
+    common: dict[str, Any] = {
+        "unit": attempt.unit,
+        "duration": ending.duration,
+        "output": clean(logs[0].tail()),
+        "stderr_tail": clean(logs[1].tail()),
+        "metrics": handed.metrics,
+        "warnings": handed.warnings,
+        "exit_code": code if code >= 0 else None,
+        "signal": signal_name(-code) if code < 0 else None,
+    }
+    if ending.stopped:
+        return Outcome(status="stopped", **common)
+    if ending.timed_out:
+        return Outcome(status="failed", type="Timeout", message=f"timed out after {attempt.timeout:g} s", **common)
+    if code == 0:
+        handed.outputs = {**ending.outputs, **handed.outputs}
+        return _completed(attempt, handed, logs[0], common)
+    how = f"killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+    if ending.check:
+        return Outcome(status="failed", type="CheckFailed", message=f"check {how}: {ending.check}", **common)
+    if handed.raised is not None:
+        raised = handed.raised
+        message = clean(raised.message) or raised.type
+        return Outcome(status="failed", type=raised.type, message=message, traceback=clean(raised.traceback), **common)
+    if code == -signal.SIGKILL:
+        how += " (by the system when memory ran out, unless somebody did it)"
+    return Outcome(status="failed", type="Killed" if code < 0 else "ExitCode", message=how, **common)
+
+
+def _completed(attempt: Attempt, handed: channels.Handed, out: OutputLog, common: dict[str, Any]) -> Outcome:
+    wrong, outputs = handed.wrong, dict(handed.outputs)
+    for name, form in attempt.capture.items():
+        try:
+            outputs[name] = parse_captured(bytes(out.captured), out.captured_all, form)
+        except ValueError as error:
+            wrong = wrong or f"output `{name}`: {error}"
+    if wrong:
+        return Outcome(status="failed", type="OutputsInvalid", message=wrong, **common)
+    return Outcome(status="ok", outputs=outputs, **common)
+
+
+def could_not_start(attempt: Attempt, error: Exception, duration: float) -> Outcome:
+    """A process that never ran. Whether it is worth repeating depends on why."""
+    retryable = False
+    if isinstance(error, OSError):
+        at_fault = f": {error.filename}" if error.filename else ""
+        message = f"could not start{at_fault}: {error.strerror}"
+        retryable = error.errno in _PASSING
+    else:
+        message = f"could not start: {error}"
+    return Outcome(
+        unit=attempt.unit,
+        status="failed",
+        duration=duration,
+        type="CouldNotStart",
+        message=clean(message),
+        retryable=retryable,
+    )
+
+
+def timed_out(attempt: Attempt, duration: float) -> Outcome:
+    message = f"timed out after {attempt.timeout:g} s"
+    return Outcome(unit=attempt.unit, status="failed", duration=duration, type="Timeout", message=message)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

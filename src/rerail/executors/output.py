@@ -1,0 +1,83 @@
+"""What an attempt prints: masked, capped on disk, its last lines at hand. A broken log costs the log, not the step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+
+from rerail.core.masking import Mask, StreamMask
+
+LOG_BYTES = 16 * 1024 * 1024  # of the beginning, and again of the end
+TAIL_BYTES = 4096
+TAIL_LINES = 20
+READ_BYTES = 64 * 1024
+
+
+class OutputLog:
+    """One stream of an attempt, through all its processes. The file is made with its first byte."""
+
+    def __init__(self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int) -> None:
+        self._open_log = open_log
+        self._name = name
+        self._masked = StreamMask(mask)
+        self._fd = -1
+        self._broken = False
+        self._written = 0
+        self._tail = b""
+        self._capture_bytes = capture_bytes
+        self.captured = bytearray()
+        self.captured_all = 0  # bytes seen, more than are kept
+
+    def feed(self, data: bytes) -> None:
+        self._keep(self._masked.feed(data))
+
+    def end(self) -> None:
+        """No more will come."""
+        self._keep(self._masked.end())
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+
+    def tail(self) -> str:
+        """The last lines."""
+        lines = self._tail.decode(errors="replace").splitlines()
+        if self._written > TAIL_BYTES and len(lines) > 1:
+            lines = lines[1:]
+        return "\n".join(lines[-TAIL_LINES:])
+
+    def _keep(self, data: bytes) -> None:
+        if not data:
+            return
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        if self._capture_bytes:
+            self.captured_all += len(data)
+            self.captured += data[: max(self._capture_bytes - len(self.captured), 0)]
+        if self._broken:
+            return
+        try:
+            self._write(data)
+        except OSError:
+            self._broken = True
+
+    def _write(self, data: bytes) -> None:
+        if self._fd < 0:
+            self._fd = self._open_log(self._name)
+        room = LOG_BYTES - self._written % LOG_BYTES
+        while data:
+            if self._written and self._written % LOG_BYTES == 0:
+                self._turn_over()
+            piece, data = data[:room], data[room:]
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            self._written += len(piece)
+            room = LOG_BYTES
+
+    def _turn_over(self) -> None:
+        """The beginning stays; after it only the newest part is kept, in a second file that starts anew."""
+        os.close(self._fd)
+        self._fd = self._open_log(self._name + ".rest")
+        os.truncate(self._fd, 0)
+        os.write(self._fd, b"[rerail: the log continues here after byte %d]\n" % self._written)

@@ -1,0 +1,188 @@
+"""Before anything is driven: pipelines, params and secrets as given, and the plan for a run that exists.
+
+Reads; changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rerail.core.checkpoint import Checkpoint, checkpoint_of
+from rerail.core.fingerprint import fingerprint
+from rerail.core.masking import Mask
+from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.params import resolve
+from rerail.core.plan import Changes, Plan, plan
+from rerail.core.values import problem
+from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
+from rerail.ports import Recording, Store
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that exists, with the plan for going on. Nothing was changed to make it."""
+
+    run_id: str
+    recording: Recording
+    pipeline: Pipeline
+    text: bytes
+    plan: Plan
+    notices: tuple[str, ...]
+    refreeze: bool = False  # the text in use is not the frozen one
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.recording.state.status == "completed" and all(
+            decision.decision == "reuse" for decision in self.plan.decisions
+        )
+
+
+def load(path: str) -> tuple[Pipeline, bytes]:
+    """A pipeline and its text; raises PipelineInvalid."""
+    from rerail.loaders.yaml import load_pipeline, read_pipeline_file
+
+    text = read_pipeline_file(path)
+    return load_pipeline(text, path), text
+
+
+def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The params of a run; raises PipelineInvalid with all that is wrong with those given."""
+    values, problems = resolve(pipeline.params, given)
+    if problems:
+        raise PipelineInvalid(problems, hint="rerail run PIPELINE -p NAME=VALUE")
+    return values
+
+
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is to go on. `pipeline` is for pipelines that no file declares."""
+
+    changes: Changes = "rerun"
+    options: RunOptions | None = None  # None: as recorded
+    start: str = ""
+    until: str = ""
+    pipeline: Pipeline | None = None
+
+
+def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> Prepared:
+    """Read a run and plan how it would go on. Changes nothing. Raises PipelineChanged under `refuse`."""
+    return plan_on(store, store.read(run_id), request or ResumeRequest(), base_dir)
+
+
+def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir: str) -> Prepared:
+    header, state = recording.header, recording.state
+    notices = list(recording.notices)
+    frozen = _frozen(store, recording)
+    path = actual(header.pipeline_path, base_dir)
+    if request.pipeline is not None:
+        pipeline, text = request.pipeline, frozen or b""
+    elif os.path.lexists(path):
+        pipeline, text = _load_again(path, header.run_id)
+    else:
+        from rerail.loaders.yaml import load_pipeline
+
+        text = store.pipeline(header.run_id, state.pipeline_sha256)
+        pipeline = load_pipeline(text, path)
+        notices.append(f"{path} is gone; the copy the run was last driven with is used")
+    for wanted in (request.start, request.until):
+        if wanted and wanted not in {step.id for step in pipeline.steps}:
+            raise UsageError(f"the pipeline has no step `{wanted}`", hint=f"rerail show {header.run_id}")
+    if request.changes == "refuse" and frozen is not None and text != frozen:
+        _refuse_changes(pipeline, frozen, path, header.run_id)
+    return Prepared(
+        run_id=header.run_id,
+        recording=recording,
+        pipeline=pipeline,
+        text=text,
+        plan=plan(pipeline, state, request.changes, request.start),
+        notices=tuple(notices),
+        refreeze=text != frozen,
+    )
+
+
+def _load_again(path: str, run_id: str) -> tuple[Pipeline, bytes]:
+    try:
+        return load(path)
+    except PipelineInvalid as error:
+        raise PipelineInvalid(error.problems, hint=f"rerail resume {run_id}, once it is corrected") from None
+
+
+def _frozen(store: Store, recording: Recording) -> bytes | None:
+    """The text the run was last driven with, if its copy is whole."""
+    try:
+        return store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
+    except StateError:
+        return None
+
+
+def _refuse_changes(pipeline: Pipeline, frozen: bytes, path: str, run_id: str) -> None:
+    from rerail.loaders.yaml import load_pipeline
+
+    def definitions(of: Pipeline) -> dict[str, str]:
+        return {step.id: fingerprint(step, of.env) for step in of.steps}
+
+    old, new = definitions(load_pipeline(frozen, path)), definitions(pipeline)
+    edited = sorted(step for step in old.keys() | new.keys() if old.get(step) != new.get(step))
+    if edited:
+        raise PipelineChanged(
+            f"{path} was edited since run {run_id} started: {', '.join(edited)}",
+            hint=f"rerail resume {run_id} --changes rerun|keep",
+        )
+
+
+def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
+    """What hides the secrets of a run; raises UsageError for one that is missing or empty."""
+    values = []
+    for name in dict.fromkeys((*pipeline.secrets, *options.secrets)):
+        value = os.environ.get(name)
+        if not value:
+            what = "is not set" if value is None else "is empty"
+            raise UsageError(f"the secret {name} {what} in the environment", hint=f"{name}=… and the same command")
+        values.append(value)
+    return Mask(values)
+
+
+def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if mask.value(value) != value:
+            raise UsageError(
+                f"`{name}` holds a secret; secrets are taken from the environment and never stored",
+                hint="${{ env.NAME }} in the pipeline",
+            )
+
+
+def refuse_odd_text(header: RunHeader) -> None:
+    wrong = problem(msgspec.to_builtins(header), "the run")
+    if wrong:
+        raise UsageError(f"{wrong}: names, paths, params and labels must be UTF-8", hint="rerail run --help")
+
+
+def checkpoint(store: Store, recording: Recording) -> Checkpoint:
+    """The state of a run as checkpoint.json tells it."""
+    from rerail.loaders.yaml import load_pipeline
+
+    header = recording.header
+    try:
+        pipeline = load_pipeline(store.pipeline(header.run_id, recording.state.pipeline_sha256), header.pipeline_path)
+    except (PipelineInvalid, StateError):
+        pipeline = Pipeline(name=header.pipeline, steps=())  # no file's, another version's, or damaged
+    return checkpoint_of(header, pipeline, recording.state)
+
+
+def portable(path: str, base_dir: str) -> str:
+    """Relative to the directory that holds the state where it is inside, so that both can move together."""
+    if base_dir and os.path.commonpath([os.path.abspath(base_dir), path]) == os.path.abspath(base_dir):
+        return os.path.relpath(path, base_dir)
+    return path
+
+
+def actual(path: str, base_dir: str) -> str:
+    return os.path.normpath(os.path.join(base_dir, path)) if base_dir else path
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
