@@ -156,7 +156,11 @@ def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
 
 
 def refuse_odd_text(header: RunHeader) -> None:
-    wrong = problem(msgspec.to_builtins(header), "the run")
+    wrong = problem(header.params, "params")
+    try:
+        msgspec.json.encode(header)
+    except UnicodeEncodeError:
+        wrong = wrong or "a name or path is not text"
     if wrong:
         raise UsageError(f"{wrong}: names, paths, params and labels must be UTF-8", hint="rerail run --help")
 

@@ -246,8 +246,8 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
     unit.retry_in = event.retry_in
     unit.allowed = event.allowed
     _ended(unit, event)
-    if event.retry_at is None and not event.allowed:
-        state.error = event.error
+    if event.retry_at is None and not event.allowed and state.error is None:
+        state.error = event.error  # the first one: what fails after it is often its consequence
 
 
 def _ended(unit: UnitState, event: ev.StepCompleted | ev.StepFailed) -> None:

@@ -93,6 +93,12 @@ class Recorder:
         if self._snapshot_cost <= elapsed * SNAPSHOT_SHARE:
             self.snapshot()
 
+    def snapshot_due(self) -> float | None:
+        """When the next snapshot may be taken, if anything happened since the last."""
+        if self.state.seq == self._snapshot_seq or self._staged or self._sent:
+            return None
+        return self._snapshot_end + self._snapshot_cost / SNAPSHOT_SHARE if SNAPSHOT_SHARE else None
+
     def snapshot(self, reason: Reason | None = None) -> None:
         """Take a snapshot now, unless nothing happened since the last."""
         if self._staged or self._sent or (self.state.seq == self._snapshot_seq and reason is None):

@@ -247,6 +247,9 @@ class Runner:
     def _patience(self) -> float:
         now = self._clock.monotonic()
         patience = self._last_interval + self._job.pipeline.checkpoint.interval - now
+        snapshot_due = self._recorder.snapshot_due()
+        if snapshot_due is not None:  # while a long step runs, checkpoint.json catches up
+            patience = min(patience, snapshot_due - now)
         due = self._schedule.next_due()
         if due is not None and not self._is_stopping():
             patience = min(patience, due - now)

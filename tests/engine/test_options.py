@@ -1,0 +1,172 @@
+"""Options of steps and of runs: hooks, checks, captured outputs, commits, --from and --until."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.conftest import Project
+from tests.engine.test_runs import note, pipeline, step
+
+
+def test_hooks_clean_up_after_a_failure_and_at_the_end(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: a
+    run: echo a >> $LEDGER; test -e fixed
+    on_failure:
+      - {id: undo, run: 'echo undo-${{ steps.a.status }} >> $LEDGER; exit 1'}
+      - run: echo undo-more >> $LEDGER
+  - {id: b, run: 'echo b >> $LEDGER'}
+finally:
+  - {id: tell, run: 'echo tell-${{ run.status }} >> $LEDGER'}
+  - {run: 'echo end >> $LEDGER'}
+"""
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert project.ledger() == ["a", "undo-failed", "undo-more", "tell-failed", "end"]
+    assert project.json("show", "r")["error"]["step"] == "a"
+    (project.root / "fixed").touch()
+    resumed = project.rerail("resume", "r", check=0)
+
+    assert project.ledger()[5:] == ["a", "b", "tell-completed", "end"]
+    assert "gone" not in resumed.stderr
+
+
+def test_a_failing_last_hook_fails_the_run(project: Project) -> None:
+    project.pipeline("steps: [{id: a, run: 'true'}]\nfinally: [{id: tell, run: exit 4}]\n")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+
+    assert project.json("show", "r")["error"]["step"] == "tell"
+
+
+def test_hooks_run_under_fail_fast(project: Project) -> None:
+    project.pipeline(
+        "steps:\n  - {id: a, needs: [], run: exit 1, on_failure: [{run: 'echo undo >> $LEDGER'}]}\n"
+        "  - {id: b, needs: [], run: sleep 60}\nfinally: [{run: 'echo end >> $LEDGER'}]\n"
+    )
+    project.rerail("run", "pipeline.yaml", "--fail-fast", "--parallel", "2", check=1)
+
+    assert project.ledger() == ["undo", "end"]
+
+
+def test_a_step_has_failed_if_a_check_does_not_pass(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: a
+    run: echo hello > a.txt
+    checks: [test -s a.txt, "grep -q ${{ 'goodbye' }} a.txt"]
+  - {id: b, write: {path: b.txt, content: x}, checks: ['grep -q x b.txt', 'echo checked >> $LEDGER']}
+"""
+    )
+    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert "check exited with code 1: grep -q ${{ 'goodbye' }} a.txt" in failed.stderr
+    assert project.json("show", "r")["error"]["type"] == "CheckFailed"
+    project.pipeline((project.root / "pipeline.yaml").read_text().replace("goodbye", "hello"))
+    project.rerail("resume", check=0)
+
+    assert project.ledger() == ["checked"]
+
+
+def test_outputs_are_taken_from_stdout(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - {id: a, run: 'printf "one\\ntwo\\n\\n"', outputs: {t: {from: stdout}, l: {from: stdout, as: lines}}}
+  - {id: b, run: 'echo "[1, null]"', outputs: {j: {as: json}}}
+  - {id: c, run: 'head -c 2000000 /dev/zero', outputs: {big: {from: stdout}}, allow_failure: true}
+  - {id: d, run: 'echo not json', outputs: {j: {as: json}}, allow_failure: true}
+"""
+    )
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    steps = project.json("show", "r")["steps"]
+
+    assert steps[0]["outputs"] == {"t": "one\ntwo", "l": ["one", "two"]}
+    assert steps[1]["outputs"] == {"j": [1, None]}
+    assert "output `big`: stdout has 2000000 bytes; 1000000 at most" in done.stderr
+    assert "output `j`: stdout is not JSON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("on", "script", "attempts"),
+    [
+        ("[rate_limit]", "echo 'HTTP 429 Too Many Requests' >&2; exit 1", 3),
+        ("[rate_limit]", "echo other >&2; exit 1", 1),
+        ("[7]", "exit 7", 3),
+        ("[7]", "exit 8", 1),
+        ("['connection (reset|refused)']", "echo connection refused >&2; exit 1", 3),
+        ("[timeout]", "sleep 9", 3),
+    ],
+)
+def test_only_what_retry_on_names_is_repeated(project: Project, on: str, script: str, attempts: int) -> None:
+    retry = f"{{attempts: 3, delay: 0, on: {on}}}"
+    project.pipeline(pipeline(step("a", note(script), retry=retry, timeout="0.2s" if "sleep" in script else "9s")))
+    project.rerail("run", "pipeline.yaml", check=1)
+
+    assert len(project.ledger()) == attempts
+
+
+def git(project: Project, *arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.com")
+    subprocess.run(["git", *identity, *arguments], cwd=project.root, check=True, capture_output=True)
+
+
+def test_commit_required_with_no_commit_fails_with_context_and_resume_retries_exactly_that_step(
+    project: Project,
+) -> None:
+    """The integration case of spec 123."""
+    git(project, "init", "-q")
+    git(project, "commit", "-q", "--allow-empty", "-m", "start")
+    commit = "git -c user.name=t -c user.email=t@example.com commit -q -m work -a"
+    project.pipeline(
+        pipeline(
+            step("before", note()),
+            step(
+                "implement",
+                note(f"echo change > file.txt\ntest ! -e fixed || {{ git add -A; {commit}; }}"),
+                commit_required="true",
+            ),
+            step("after", note()),
+        )
+    )
+    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert "commit_required, but no commit was created; changed and not committed:" in failed.stderr
+    assert "?? file.txt" in failed.stderr
+    saved = project.json("show", "r")
+    assert (saved["status"], saved["error"]["type"]) == ("failed", "CommitRequired")
+    assert (saved["state"]["kind"], saved["state"]["step"], saved["next_step"]) == ("failed", "implement", "implement")
+    (project.root / "fixed").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["before", "implement", "implement", "after"]
+
+
+def test_from_and_until(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("a", note()),
+            step("b", note(), needs="[a]"),
+            step("c", note(), needs="[b]"),
+            step("x", note(), needs="[a]"),
+        )
+    )
+    stopped = project.rerail("run", "pipeline.yaml", "--id", "r", "--until", "b", check=0)
+    assert "stopped after b, as --until asked" in stopped.stderr
+    assert project.ledger() == ["a", "b"]
+    assert project.json("list")[0]["status"] == "paused"
+    project.rerail("resume", "r", "--parallel", "1", check=0)
+    assert sorted(project.ledger()[2:]) == ["c", "x"]
+    project.rerail("resume", "r", "--from", "b", check=0)
+    assert project.ledger()[4:] == ["b", "c"]
+    project.rerail("run", "pipeline.yaml", "--id", "s", "--from", "c", check=0)
+    assert project.ledger()[6:] == ["c"]
+    assert [item["status"] for item in project.json("show", "s")["steps"]] == [
+        "skipped",
+        "skipped",
+        "completed",
+        "skipped",
+    ]
+    assert "no step `zz`" in project.rerail("run", "pipeline.yaml", "--until", "zz", check=2).stderr

@@ -1,0 +1,138 @@
+"""Secrets reach neither the disk nor the screen, in whatever form and through whatever channel."""
+
+from __future__ import annotations
+
+import base64
+import signal
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerail.core.masking import Mask, StreamMask
+from tests.conftest import Project, eventually
+
+SECRET = "sk-pLaNtEd/with+odd=chars&100%"
+KEY = "-----BEGIN KEY-----\nAbCdEfGhIjKlMnOpQrSt\nuVwXyZ0123456789+/ab\n-----END KEY-----"
+
+
+def forms() -> list[bytes]:
+    raw = SECRET.encode()
+    encoded = [base64.b64encode(b"x" * shift + raw + b"tail")[4:-8] for shift in range(3)]
+    return [raw, quote(SECRET, safe="").encode(), b"AbCdEfGhIjKlMnOpQrSt", *encoded]
+
+
+def check_nothing_leaked(project: Project, *texts: str) -> None:
+    for path in (project.root / ".rerail").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            for form in forms():
+                assert form not in data, f"{form!r} in {path}"
+    for text in texts:
+        for form in forms():
+            assert form not in text.encode()
+
+
+PIPELINE = """
+secrets: [TOKEN, KEY]
+steps:
+  - id: leaks
+    allow_failure: true
+    run: |
+      echo "$TOKEN"; echo "$TOKEN" >&2; echo "$KEY"
+      printf %s "$TOKEN" | sed 's/./&\\n/15' | tr -d '\\n'; echo
+      for i in 1 2 3; do printf '%s' "$TOKEN$TOKEN"; done; echo
+      head -c 70000 /dev/zero | tr '\\0' x; echo "$TOKEN"
+      printf %s "${TOKEN%????????}"; sleep 0.05; printf '%s\\n' "${TOKEN#"${TOKEN%????????}"}"
+      printf 'x%stail' "$TOKEN" | base64 -w 0; printf 'xx%stail' "$TOKEN" | base64 -w 0; printf '%stail' "$TOKEN" | base64 -w 0
+      python3 -c 'import os, urllib.parse; print(urllib.parse.quote(os.environ["TOKEN"], safe=""))'
+      printf '{"secret": "%s", "deep": [{"%s": 1}]}\\n' "$TOKEN" "$TOKEN" >> "$RERAIL_OUTPUT"
+      echo "plain=$TOKEN" >> "$RERAIL_OUTPUT"
+      echo "{\\"$TOKEN\\": \\"$TOKEN\\"}" >> "$RERAIL_METRICS"
+      touch leaked
+      while ! test -e go; do sleep 0.02; done
+  - id: raises
+    python: mod:f
+    allow_failure: true
+  - id: captured
+    run: echo "$TOKEN"
+    outputs: {x: {from: stdout}}
+  - id: expression
+    run: |
+      echo ${{ env.TOKEN }}
+      exit $(( ${{ env.TOKEN }} ))
+"""
+
+
+@pytest.fixture
+def leaky(project: Project) -> Project:
+    project.env |= {"TOKEN": SECRET, "KEY": KEY}
+    project.pipeline(PIPELINE)
+    (project.root / "mod.py").write_text("import os\ndef f(): raise ValueError(os.environ['TOKEN'])\n")
+    return project
+
+
+def test_no_channel_leaks_not_in_the_middle_not_after_a_kill_not_at_the_end(leaky: Project) -> None:
+    process = leaky.spawn("run", "pipeline.yaml", "--id", "r", "--json")
+    eventually((leaky.root / "leaked").exists, "everything was printed")
+    check_nothing_leaked(leaky)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    check_nothing_leaked(leaky)
+    (leaky.root / "go").touch()
+    done = leaky.rerail("resume", "r", "--json", check=1)
+    shown = [
+        leaky.rerail(*command).stdout for command in (("show", "r"), ("show", "r", "--json"), ("history", "r", "--json"))
+    ]
+
+    check_nothing_leaked(leaky, done.stdout, done.stderr, *shown)
+    assert "leaks: its outputs held a secret" in done.stderr
+    log = (leaky.run_dir("r") / "logs" / "leaks.2.out").read_bytes()
+    assert log.startswith(b"***\n***\n")
+    assert log.count(b"***") >= 12
+    assert leaky.json("show", "r")["steps"][2]["outputs"] == {"x": "***"}
+
+
+@pytest.mark.parametrize(("value", "words"), [(None, "is not set"), ("", "is empty")])
+def test_a_secret_that_is_missing_or_empty_stops_everything_before_it_starts(
+    leaky: Project, value: str | None, words: str
+) -> None:
+    leaky.env.pop("TOKEN")
+    if value is not None:
+        leaky.env["TOKEN"] = value
+
+    assert f"the secret TOKEN {words}" in leaky.rerail("run", "pipeline.yaml", check=2).stderr
+    assert not (leaky.root / ".rerail" / "runs").exists()
+
+
+def test_a_secret_does_not_belong_in_params_or_labels(project: Project) -> None:
+    project.env["TOKEN"] = SECRET
+    project.pipeline("params: {x: ''}\nsteps: [{run: 'true'}]")
+
+    refused = project.rerail("run", "pipeline.yaml", "--secret", "TOKEN", "-p", f"x=prefix-{SECRET}", check=2)
+    assert "`x` holds a secret" in refused.stderr
+    assert SECRET not in refused.stderr
+    project.rerail("run", "pipeline.yaml", "--secret", "TOKEN", "--label", f"a={SECRET}", check=2)
+    assert not (project.root / ".rerail").exists()
+
+
+def test_names_given_on_the_command_line_are_remembered(project: Project) -> None:
+    project.env["TOKEN"] = SECRET
+    project.pipeline("steps: [{id: a, run: 'echo $TOKEN; test -e fixed'}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--secret", "TOKEN", check=1)
+    project.rerail("resume", "r", check=1)
+
+    check_nothing_leaked(project)
+
+
+@given(st.text("ab", min_size=1, max_size=4), st.text("abc*", max_size=40), st.data())
+def test_a_stream_is_masked_wherever_it_is_cut(secret: str, text: str, data: st.DataObject) -> None:
+    mask = Mask([secret])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    stream = StreamMask(mask)
+    raw = text.encode()
+    pieces = [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    masked = b"".join(stream.feed(piece) for piece in pieces) + stream.end()
+
+    assert secret.encode() not in masked.replace(b"***", b"|")
