@@ -25,6 +25,7 @@ from rerail.prepare import (
     actual,
     checkpoint,
     load,
+    mark_of,
     mask_of,
     params_of,
     plan_on,
@@ -204,8 +205,6 @@ def mark(store: Store, run_id: str, step: str, status: Any, by: str) -> None:
 
 def _end_leftovers(log: RunLog, reporters: Sequence[Reporter]) -> None:
     """End what the previous life left running: it is never adopted, and never runs beside its successor."""
-    from rerail.drive import mark_of
-
     ended = processes.end_marked(mark_of(log))
     for reporter in reporters if ended else ():
         reporter.warn(f"ended {ended} process{'es' if ended > 1 else ''} left over from the previous life")
@@ -220,6 +219,7 @@ __all__ = [
     "checkpoint",
     "load",
     "mark",
+    "mark_of",
     "new_run_id",
     "params_of",
     "prepare",

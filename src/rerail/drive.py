@@ -28,6 +28,7 @@ from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunLog
+from rerail.prepare import mark_of
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +95,3 @@ def drive(
             executor.close()
             channels.close()
     return Driven(end=end, state=recorder.state)
-
-
-def mark_of(log: RunLog) -> str:
-    """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
-    header = log.recording.header
-    return f"{header.run_id}@{header.created_at}@{log.identity}"

@@ -20,7 +20,7 @@ from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
-from rerail.ports import Recording, Store
+from rerail.ports import Recording, RunLog, Store
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,3 +190,9 @@ def actual(path: str, base_dir: str) -> str:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def mark_of(log: RunLog) -> str:
+    """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
+    header = log.recording.header
+    return f"{header.run_id}@{header.created_at}@{log.identity}"

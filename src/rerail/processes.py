@@ -33,6 +33,11 @@ def identity(since: datetime) -> Owner:
     )
 
 
+def is_here(owner: Owner) -> bool:
+    """Whether that process is on this machine and in sight."""
+    return owner.host == os.uname().nodename and owner.boot == _boot() and owner.namespace == _namespace()
+
+
 def is_alive(owner: Owner) -> bool:
     """Whether that very process still lives, as far as can be told from here.
 

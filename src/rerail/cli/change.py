@@ -1,12 +1,15 @@
-"""`rerail mark` and `rerail repair`: changes a person makes to a run, each recorded in its journal."""
+"""`rerail mark`, `repair` and `stop`: what a person does to a run; what changes it is recorded in its journal."""
 
 from __future__ import annotations
 
 import getpass
+import os
+import signal
+import time
 
 import click
 
-from rerail import api
+from rerail import api, processes
 from rerail.cli.options import find_run, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.errors import UsageError
@@ -52,4 +55,35 @@ def repair(run_name: str, store_url: str | None) -> int:
     say(f"rerail: run {run_id} goes on from record {done.seq}, proved by {done.source}")
     say(f"rerail: what happened after it will be done again; the damaged files are kept in {done.evidence}")
     say(f"  next: rerail resume {run_id} --dry-run")
+    return 0
+
+
+@click.command(epilog="Example: rerail stop last")
+@run_argument()
+@click.option("--force", is_flag=True, help="Kill it and its steps at once.")
+@store_option()
+def stop(run_name: str, force: bool, store_url: str | None) -> int:
+    """End a live run from another terminal; it can be resumed."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    ownership = store.ownership(run_id)
+    owner = ownership.owner
+    if owner is None or not ownership.alive:
+        say(f"rerail: run {run_id} is not running\n  next: rerail resume {run_id}")
+        return 0
+    if not processes.is_here(owner):
+        raise UsageError(
+            f"run {run_id} is driven by process {owner.pid} on {owner.host}, out of reach from here",
+            hint=f"rerail stop {run_id}, on {owner.host}",
+        )
+    os.kill(owner.pid, signal.SIGKILL if force else signal.SIGTERM)
+    while store.ownership(run_id).alive:
+        time.sleep(0.02)
+    if force:
+        log = store.own(run_id)
+        try:
+            processes.end_marked(api.mark_of(log))
+        finally:
+            log.close()
+    say(f"rerail: run {run_id} was stopped\n  next: rerail resume {run_id}")
     return 0

@@ -23,8 +23,11 @@ COMMANDS = {
     "list": ("rerail.cli.show:list_runs", "List the runs, newest first."),
     "show": ("rerail.cli.show:show", "Show one run: its steps, outputs and errors."),
     "history": ("rerail.cli.show:history", "Tell everything that ever happened to a run."),
+    "stop": ("rerail.cli.change:stop", "End a live run from another terminal."),
     "mark": ("rerail.cli.change:mark", "Say what is true of a step, where rerail cannot know."),
     "repair": ("rerail.cli.change:repair", "Salvage what can be proved of a damaged run."),
+    "check": ("rerail.cli.check:check", "Check a pipeline file."),
+    "schema": ("rerail.cli.check:schema", "Print the JSON Schema of pipeline files."),
 }
 
 INTERNAL_ERROR = 70

@@ -11,9 +11,10 @@ import msgspec
 
 from rerail.cli.options import find_run, json_option, newest_first, open_store, run_argument, store_option
 from rerail.cli.output import printable, say, seconds, sentence
-from rerail.core.checkpoint import StepRecord
-from rerail.core.state import shown_status
+from rerail.core.checkpoint import StepRecord, total_tokens
+from rerail.core.state import name, shown_status
 from rerail.errors import RerailError
+from rerail.ports import Ownership
 from rerail.stores.directory import DirectoryStore
 
 # The names of the state that only resume needs; people and scripts are not shown them.
@@ -23,6 +24,7 @@ _INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipel
 @click.command(name="list", epilog="Example: rerail list --status crashed")
 @click.option("--status", help="Only runs with this status, such as crashed or failed.")
 @click.option("--pipeline", help="Only runs of this pipeline.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Only runs with this label; repeatable.")
 @click.option("--resumable", is_flag=True, help="Only runs that can be resumed.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
 @json_option("An array of runs, newest first.")
@@ -30,6 +32,7 @@ _INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipel
 def list_runs(
     status: str | None,
     pipeline: str | None,
+    labels: tuple[str, ...],
     resumable: bool,
     limit: int | None,
     as_json: bool,
@@ -38,9 +41,11 @@ def list_runs(
     """List the runs, newest first."""
     store = open_store(store_url)
     rows: list[dict[str, Any]] = []
+    pairs = [tuple(label.partition("=")[::2]) for label in labels]
     for run_id in newest_first(store):
         row = _summary(store, run_id)
         wanted = status in (None, row["status"]) and pipeline in (None, row["pipeline"])
+        wanted = wanted and all(f"{key}={row['labels'].get(key)}" == f"{key}={value}" for key, value in pairs)
         if wanted and (row["resumable"] or not resumable):
             rows.append(row)
         if limit is not None and len(rows) >= limit:
@@ -62,12 +67,14 @@ def _summary(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         return {
             "run_id": run_id,
             "pipeline": "?",
+            "labels": {},
             "status": "damaged",
             "resumable": False,
             "created_at": store.created_at(run_id),
             "error": error.message,
         }
     header, state = recording.header, recording.state
+    ownership = store.ownership(run_id)
     units = [unit for (_, item), unit in state.units.items() if item is None]
     return {
         "run_id": run_id,
@@ -76,7 +83,7 @@ def _summary(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         "work_dir": header.work_dir,
         "labels": header.labels,
         "params": header.params,
-        "status": shown_status(state, owner_alive=store.ownership(run_id).alive),
+        "status": shown_status(state, owner_alive=ownership.alive),
         "steps_completed": sum(unit.settled for unit in units),
         "steps_total": state.steps,
         "total_cost_usd": sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values()),
@@ -86,8 +93,16 @@ def _summary(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         "finished_at": state.finished_at,
         "duration_seconds": _duration(state.started_at, state.finished_at or state.updated_at),
         "resumable": state.status != "completed",
-        "error": state.error.message if state.error else None,
+        "pipeline_type": "standard",
+        "last_completed_step": name(state.last_completed) if state.last_completed else None,
+        "total_tokens": total_tokens(state),
+        "owner": _owner(ownership),
+        "error": msgspec.to_builtins(state.error),
     }
+
+
+def _owner(ownership: Ownership) -> dict[str, Any] | None:
+    return {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
 
 
 def _duration(start: datetime | None, end: datetime | None) -> float | None:
@@ -147,7 +162,7 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         for name in _INTERNAL:
             del data[name]
         data["status"] = status
-        data["owner"] = {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
+        data["owner"] = _owner(ownership)
         _emit(data)
         return 0
     out = [
@@ -157,7 +172,7 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         f"created    {checkpoint.created_at}",
         f"took       {seconds(checkpoint.duration_seconds)} in {recording.state.lives} life(s)",
     ]
-    out += [f"notice     {notice}" for notice in recording.notices]
+    out += [f"notice     {notice}" for notice in recording.notices if not ownership.alive]
     width = max((len(step.id) for step in checkpoint.steps), default=0)
     out += ["", *(_step_line(step, width) for step in checkpoint.steps)]
     if checkpoint.error is not None:

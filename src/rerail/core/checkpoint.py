@@ -133,7 +133,7 @@ def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason
         last_completed_step=name(state.last_completed) if state.last_completed else None,
         next_step=waiting[0] if waiting else None,
         total_cost_usd=_total(state, ("cost_usd",)),
-        total_tokens=int(_total(state, TOKEN_METRICS)),
+        total_tokens=total_tokens(state),
         error=state.error,
         resumable=state.status != "completed",
         status_reason=state.reason,
@@ -270,6 +270,11 @@ def _elapsed(state: RunState) -> float | None:
     if state.started_at is None or until is None:
         return None
     return max((until - state.started_at).total_seconds(), 0.0)
+
+
+def total_tokens(state: RunState) -> int:
+    """All tokens of a run, failed attempts included."""
+    return int(_total(state, TOKEN_METRICS))
 
 
 def _total(state: RunState, names: tuple[str, ...]) -> float:

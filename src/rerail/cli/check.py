@@ -1,0 +1,29 @@
+"""`rerail check` and `rerail schema`: pipeline files without running them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from rerail import api
+from rerail.cli.output import say
+
+
+@click.command(epilog="Example: rerail check pipeline.yaml")
+@click.argument("pipeline", type=click.Path())
+def check(pipeline: str) -> int:
+    """Check a pipeline file: all that is wrong with it at once, with line and column."""
+    loaded, _ = api.load(pipeline)
+    say(f"rerail: {pipeline} is well: {len(loaded.steps)} steps, {len(loaded.params)} params")
+    return 0
+
+
+@click.command(epilog="Example: rerail schema > pipeline.schema.json")
+def schema() -> int:
+    """Print the JSON Schema of pipeline files, for editors."""
+    from rerail.loaders.schema import schema as built
+
+    sys.stdout.write(json.dumps(built(), indent=2) + "\n")
+    return 0

@@ -1,0 +1,118 @@
+"""The JSON Schema (draft-07) of a pipeline file, for completion and checks in editors.
+
+Built from the same lists of keys that the loader accepts; what only the loader can know (cycles, names in expressions)
+is not in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rerail.loaders.steps import DEFAULTABLE, KINDS, OPTIONS
+from rerail.loaders.yaml import TOP
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_FLAG: Schema = {"type": "boolean"}
+_SCALAR: Schema = {"type": ["string", "number", "boolean"]}
+_NAMES: Schema = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
+_TEXTS: Schema = {"type": "object", "additionalProperties": _SCALAR}
+_DURATION_PATTERN = r"^(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
+_DURATION: Schema = {
+    "description": "Seconds, or a text such as 30s, 5m or 1h30m.",
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": r"^(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"},
+    ],
+}
+_ID: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}
+
+
+def _closed(properties: Schema, **more: Any) -> Schema:
+    return {"type": "object", "properties": properties, "additionalProperties": False, **more}
+
+
+_RETRY: Schema = {
+    "description": "How often a failing attempt is repeated.",
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        _closed(
+            {
+                "attempts": {"type": "integer", "minimum": 1},
+                "backoff": {"enum": ["fixed", "linear", "exponential"]},
+                "delay": _DURATION,
+                "max_delay": _DURATION,
+                "jitter": _FLAG,
+                "on": {
+                    "description": "rate_limit, timeout, exit codes, or patterns on stderr.",
+                    "items": {"type": ["string", "integer"]},
+                },
+            }
+        ),
+    ],
+}
+_STEP_PROPERTIES: Schema = {
+    "id": _ID,
+    "name": _TEXT,
+    "needs": {**_NAMES, "description": "Steps that must be done first; by default the previous one."},
+    "when": {"type": ["string", "boolean"], "description": "An expression; the step is skipped if it does not hold."},
+    "env": _TEXTS,
+    "cwd": _TEXT,
+    "timeout": _DURATION,
+    "retry": _RETRY,
+    "outputs": {
+        "type": "object",
+        "additionalProperties": _closed({"from": {"const": "stdout"}, "as": {"enum": ["text", "json", "lines"]}}),
+    },
+    "checks": {**_NAMES, "description": "Commands that must pass after the step."},
+    "idempotent": {**_FLAG, "description": "false: never repeated blindly after it was cut off."},
+    "allow_failure": _FLAG,
+    "on_failure": {"$ref": "#/definitions/steps"},
+    "commit_required": {**_FLAG, "description": "The step has failed if HEAD has not moved."},
+    "run": {"type": ["string", "number"], "description": "A shell script."},
+    "python": {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "description": "module:function"},
+    "with": {"type": "object", "description": "Arguments of the function."},
+    "write": _closed({"path": _SCALAR, "content": _SCALAR}, required=["path"]),
+}
+_PARAM: Schema = {
+    "anyOf": [
+        {"type": ["string", "number", "boolean", "null", "array"]},
+        _closed(
+            {
+                "type": {"enum": ["string", "integer", "number", "boolean", "path", "list"]},
+                "required": _FLAG,
+                "default": {},
+                "choices": {"type": "array"},
+                "description": _TEXT,
+            }
+        ),
+    ]
+}
+_TOP_PROPERTIES: Schema = {
+    "name": {"type": ["string", "number"]},
+    "labels": _TEXTS,
+    "params": {"type": "object", "additionalProperties": _PARAM},
+    "env": _TEXTS,
+    "secrets": {**_NAMES, "description": "Names of variables whose values are masked everywhere."},
+    "defaults": _closed({key: _STEP_PROPERTIES[key] for key in DEFAULTABLE}),
+    "checkpoint": _closed(
+        {"interval": _DURATION, "history": {"type": "integer", "minimum": 0}, "on_error": {"enum": ["stop", "warn"]}}
+    ),
+    "steps": {"$ref": "#/definitions/steps"},
+    "finally": {"$ref": "#/definitions/steps"},
+}
+
+
+def schema() -> Schema:
+    """The whole schema."""
+    step = _closed(
+        {key: _STEP_PROPERTIES[key] for key in (*OPTIONS, *KINDS, "with")},
+        oneOf=[{"required": [kind]} for kind in KINDS],
+    )
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "rerail pipeline",
+        **_closed({key: _TOP_PROPERTIES[key] for key in TOP}, required=["steps"]),
+        "definitions": {"steps": {"type": "array", "minItems": 1, "items": step}},
+    }

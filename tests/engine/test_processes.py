@@ -1,0 +1,159 @@
+"""Nothing survives: after any end of a step or of rerail, no process of the run is alive, wherever it hid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from rerail.processes import MARKS
+from tests.conftest import Project, eventually
+from tests.engine.test_runs import note, pipeline, step
+
+# A daemon by the book: own session, forked twice, deaf, holding the step's output open.
+DAEMON = """\
+setsid bash -c 'trap "" INT TERM HUP; (trap "" INT TERM HUP; echo daemon >> "$LEDGER"; while :; do sleep 0.1; done) & wait' &
+while ! grep -q daemon "$LEDGER"; do sleep 0.01; done
+"""
+
+
+def census(run_id: str) -> list[int]:
+    """Every live process that bears a mark of this run."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            environ = Path(f"/proc/{entry}/environ").read_bytes()
+            state = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (OSError, IndexError):
+            continue
+        if f"{MARKS}={run_id}@".encode() in environ and state not in "ZX":
+            found.append(int(entry))
+    return found
+
+
+def test_what_a_step_leaves_behind_is_ended_with_it(project: Project) -> None:
+    project.pipeline(pipeline(step("a", DAEMON), step("b", "true")))
+    began = time.monotonic()
+    project.rerail("run", "pipeline.yaml", "--id", "leftovers", check=0)
+
+    assert time.monotonic() - began < 30
+    assert census("leftovers") == []
+
+
+def test_a_parallel_step_keeps_its_own_children(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("long", "setsid sleep 0.7 &\npid=$!\nsleep 0.5\nkill -0 $pid", needs="[]"),
+            step("short", "true", needs="[]"),
+            step("short-2", "true", needs="[short]"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--parallel", "2", check=0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_no_process_outlives_rerail(project: Project, number: signal.Signals) -> None:
+    name = f"outlive-{number}"
+    project.pipeline(pipeline(step("a", DAEMON + note("sleep 60"))))
+    process = project.spawn("run", "pipeline.yaml", "--id", name)
+    eventually(lambda: project.ledger() == ["daemon", "a"], "both run")
+    assert len(census(name)) >= 3
+    process.send_signal(number)
+    process.communicate()
+
+    eventually(lambda: census(name) == [], "all are gone")
+
+
+def test_a_time_limit_ends_the_whole_tree(project: Project) -> None:
+    project.pipeline(pipeline(step("a", DAEMON + "sleep 60", timeout="1s")))
+    project.rerail("run", "pipeline.yaml", "--id", "limit", check=1)
+
+    assert census("limit") == []
+
+
+def test_a_nested_run_is_ended_with_the_outer_one(project: Project) -> None:
+    project.pipeline(pipeline(step("inner", note("sleep 60"))), "inner.yaml")
+    project.pipeline(pipeline(step("outer", "python3 -m rerail run inner.yaml --id nested-inner")))
+    project.env["PATH"] = f"{Path(os.sys.executable).parent}:{project.env['PATH']}"  # type: ignore[attr-defined]
+    process = project.spawn("run", "pipeline.yaml", "--id", "nested")
+    eventually(lambda: project.ledger() == ["inner"], "the inner step runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+    eventually(lambda: census("nested") == [], "all are gone")
+
+
+def test_stop_from_another_terminal_gently_and_by_force(project: Project) -> None:
+    project.pipeline(pipeline(step("a", note("test -e go || sleep 60"))))
+    for arguments, code, status in ((("stop", "s"), 143, "interrupted"), (("stop", "--force", "s"), -9, "crashed")):
+        before = len(project.ledger())
+        process = project.spawn("run", "pipeline.yaml", "--id", "s", "--resume")
+
+        def started(before: int = before) -> bool:
+            return len(project.ledger()) == before + 1
+
+        eventually(started, "it runs")
+        project.rerail(*arguments, check=0)
+        process.communicate()
+        assert process.returncode == code
+        assert project.json("list")[0]["status"] == status
+        assert census("s") == []
+    assert "is not running" in project.rerail("stop", "s", check=0).stderr
+    (project.root / "go").touch()
+    project.rerail("resume", check=0)
+
+
+def test_a_flood_of_output_costs_neither_memory_nor_disk(project: Project) -> None:
+    project.pipeline(pipeline(step("a", "head -c 200000000 /dev/zero | tr '\\0' 'x'; echo the end")))
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    peak = 0
+    while process.poll() is None:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            peak = max(peak, *(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")))
+        except (OSError, ValueError, TypeError):
+            break
+    process.communicate()
+
+    assert process.returncode == 0
+    assert 0 < peak < 150_000  # kilobytes
+    logs = list((project.run_dir("r") / "logs").iterdir())
+    assert sum(log.stat().st_size for log in logs) < 40_000_000
+    assert any(b"[rerail: the log continues here after byte" in log.read_bytes()[:100] for log in logs)
+    assert (project.run_dir("r") / "logs" / "a.1.out.rest").read_bytes().endswith(b"the end\n")
+
+
+def test_many_quick_steps_leave_no_zombie_and_no_descriptor(project: Project) -> None:
+    many = [step(f"s{number}", "true") for number in range(600)]
+    count = "ls /proc/$PPID/fd | wc -l > fds\nwc -w < /proc/$PPID/task/$PPID/children > children"
+    project.pipeline(pipeline(*many, step("count", count)))
+    project.rerail("run", "pipeline.yaml", "-q", check=0)
+
+    assert int((project.root / "fds").read_text()) < 40
+    assert int((project.root / "children").read_text()) == 2  # the watchdog, and the step that counts
+
+
+def test_ctrl_z_stops_the_steps_and_does_not_eat_their_time(project: Project) -> None:
+    project.pipeline(pipeline(step("a", note("for i in 1 2 3 4 5 6; do sleep 0.1; done"), timeout="3s")))
+    process = project.spawn("run", "pipeline.yaml", "--id", "z")
+    eventually(lambda: project.ledger() == ["a"], "a runs")
+    process.send_signal(signal.SIGTSTP)
+    eventually(lambda: _state(process.pid) == "T", "rerail is stopped")
+    stopped = [pid for pid in census("z") if _state(pid) == "T"]
+    assert stopped
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 3.2, "more than its time limit has passed")
+    process.send_signal(signal.SIGCONT)
+    process.communicate()
+
+    assert process.returncode == 0
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
