@@ -165,8 +165,8 @@ class Executor(Protocol):
     def start(self, attempt: Attempt, work: Work) -> None:
         """Start it. Never raises: what could not start is an outcome."""
 
-    def wait(self, timeout: float | None) -> list[Outcome]:
-        """The outcomes that have arrived; waits for one at most `timeout` seconds, or until woken."""
+    def wait(self, patience: Callable[[], float]) -> list[Outcome]:
+        """The outcomes that have arrived; if there are none, waits for one that many seconds, or until woken."""
 
     def wake(self) -> None:
         """Make a `wait` return now. Safe in a signal handler."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -112,10 +112,10 @@ def apply(state: RunState, seq: int, event: Event) -> None:
     """Change `state` by one event, in place; raise IllegalEvent and change nothing if it cannot follow."""
     if seq != state.seq + 1:
         raise IllegalEvent(f"record {seq} cannot follow record {state.seq}")
-    if isinstance(event, UnitEvent):
-        _apply_unit(state, seq, event)
+    if type(event) in _CHANGES:
+        _apply_unit(state, seq, cast("UnitEvent", event))
     else:
-        _apply_run(state, event)
+        _apply_run(state, cast("ev.RunEvent", event))
     state.seq = seq
     state.updated_at = event.at
 
@@ -171,23 +171,26 @@ def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
 
 
 def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
-    if state.status != "running" and not isinstance(event, ev.StepMarked):
+    kind = type(event)
+    if state.status != "running" and kind is not ev.StepMarked:
         raise IllegalEvent(f"{type(event).__name__} cannot happen in a run that is {state.status}")
     key = (event.step, event.item)
     unit = state.units.get(key)
     before: UnitStatus = "pending" if unit is None else unit.status
     try:
-        status = TRANSITIONS[before, type(event)]
+        status = TRANSITIONS[before, kind]
     except KeyError:
         raise IllegalEvent(f"{type(event).__name__} cannot happen to {name(key)}, which is {before}") from None
     if unit is None:
         unit = state.units[key] = UnitState()
-    _CHANGES[type(event)](state, unit, seq, event)
-    unit.status = event.status if isinstance(event, ev.StepMarked) else status
-    if isinstance(event, ev.StepMarked) and event.status != "completed" and state.status == "completed":
-        state.status = "interrupted"
-        state.reason = f"{name(key)} was {unit.reason}"
-    state.last_event = type(event).__struct_config__.tag  # type: ignore[assignment]
+    _CHANGES[kind](state, unit, seq, event)
+    unit.status = status
+    if isinstance(event, ev.StepMarked):
+        unit.status = event.status
+        if event.status != "completed" and state.status == "completed":
+            state.status = "interrupted"
+            state.reason = f"{name(key)} was {unit.reason}"
+    state.last_event = _TAGS[kind]
     state.last_unit = key
 
 
@@ -308,6 +311,9 @@ _CHANGES: Final[Mapping[type, Any]] = {
     ev.StepInvalidated: _invalidated,
     ev.StepMarked: _marked,
 }
+
+
+_TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in _CHANGES}  # type: ignore[attr-defined]
 
 
 def added(first: Metrics, second: Metrics) -> Metrics:

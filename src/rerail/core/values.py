@@ -101,21 +101,29 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
     """Why a value cannot be kept exactly as JSON, or ''. What would come back altered is refused."""
     if depth > _MAX_DEPTH:
         return f"{where} is nested deeper than {_MAX_DEPTH} levels"
-    if value is None or type(value) in (bool, int):
-        too_big = type(value) is int and not -(2**63) <= value < 2**63
-        return f"{where} is an integer beyond 64 bits; hand it out as text" if too_big else ""
-    if type(value) is str:
-        return "" if value.isascii() else _surrogate(value, where)
-    if type(value) is float:
-        return "" if math.isfinite(value) else f"{where} is {value}, which JSON cannot hold"
+    if value is None or type(value) in (bool, int, float, str):
+        return _scalar_problem(value, where)
     if type(value) is list:
         return next(filter(None, (problem(item, f"{where}[{at}]", depth + 1) for at, item in enumerate(value))), "")
     if type(value) is dict:
-        for key in value:
+        for key, item in value.items():
             if type(key) is not str:
                 return f"{where} has a key that is not text: {key!r}"
-        return next(filter(None, (problem(item, f"{where}.{key}", depth + 1) for key, item in value.items())), "")
+            if type(item) is bool or (type(item) is str and item.isascii()):
+                continue
+            wrong = problem(item, f"{where}.{key}", depth + 1)
+            if wrong:
+                return wrong
+        return ""
     return f"{where} is a {type(value).__name__}, which JSON cannot hold exactly"
+
+
+def _scalar_problem(value: Any, where: str) -> str:
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return f"{where} is an integer beyond 64 bits; hand it out as text"
+    if type(value) is float and not math.isfinite(value):
+        return f"{where} is {value}, which JSON cannot hold"
+    return _surrogate(value, where) if type(value) is str and not value.isascii() else ""
 
 
 def clean(text: str) -> str:

@@ -233,7 +233,7 @@ class Runner:
 
     def _collect(self) -> None:
         """Wait for something to happen and stage it."""
-        outcomes = self._unstartable or self._executor.wait(self._patience())
+        outcomes = self._unstartable or self._executor.wait(self._patience)
         self._unstartable = []
         for outcome in outcomes:
             self._end(outcome)

@@ -93,9 +93,9 @@ class LocalExecutor:
         else:
             self._calls.hand_over(attempt, work)
 
-    def wait(self, timeout: float | None) -> list[Outcome]:
+    def wait(self, patience: Callable[[], float]) -> list[Outcome]:
         if not self._done:
-            self._block(timeout)
+            self._block(patience())
         done, self._done = self._done, []
         return done
 
@@ -227,12 +227,12 @@ class LocalExecutor:
         self._poll.register(fd, select.POLLIN | select.POLLHUP)
         return fd
 
-    def _block(self, timeout: float | None) -> None:
+    def _block(self, timeout: float) -> None:
         began = time.monotonic()
         times = [child.deadline for child in self._children.values() if child.deadline is not None]
         times += [child.signals[-1][0] for child in self._children.values() if child.signals]
         times += self._calls.deadlines()
-        patience = MOST_PATIENCE if timeout is None else min(timeout, MOST_PATIENCE)
+        patience = min(timeout, MOST_PATIENCE)
         if times:
             patience = min(patience, max(min(times) - began, 0.0))
         ended = []

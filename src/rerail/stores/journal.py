@@ -28,6 +28,7 @@ _ENVELOPE = re.compile(rb',"seq":(\d{1,18}),"ack":(\d{1,18}),')
 _LINE = re.compile(rb'\{"sum":"[^"\n]{0,64}","seq":(\d{1,18}),"ack":(\d{1,18}),"event":')
 
 _encode = msgspec.json.Encoder().encode
+_sha256 = hashlib.sha256
 
 
 def first_sum(run_id: str) -> str:
@@ -48,12 +49,15 @@ def encode_line(content: bytes, previous: str, seq: int, acked: int) -> tuple[by
 
 
 def encode(events: Sequence[Event], previous: str, seq: int, acked: int) -> tuple[bytes, str]:
-    """The lines of these events, numbered from `seq`, and the sum of the last."""
+    """The lines of these events, numbered from `seq`, and the sum of the last. Written out: every step pays for it."""
+    sum_ = previous.encode()
+    ack = b',"ack":%d,' % acked
     lines = []
     for number, event in enumerate(events, seq):
-        line, previous = encode_line(_encode(event), previous, number, acked)
-        lines.append(line)
-    return b"".join(lines), previous
+        body = b',"seq":%d%b%b' % (number, ack, _encode(event)[1:])
+        sum_ = _sha256(sum_ + body).hexdigest()[:SUM_CHARS].encode()
+        lines.append(b'%b%b"%b\n' % (_PREFIX, sum_, body))
+    return b"".join(lines), sum_.decode()
 
 
 class Undecodable(Exception):
