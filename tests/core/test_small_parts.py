@@ -173,6 +173,9 @@ def test_params_are_checked_against_their_declaration() -> None:
         {"task": "7", "level": "draft", "count": 3, "dry": True},
         [],
     )
+    names = {"names": Param(type="list")}
+    assert resolve(names, {"names": '["a", 1]'}) == ({"names": ["a", 1]}, [])
+    assert resolve(names, {"names": "a,b"})[1]
     _, problems = resolve(declared, {"level": "x", "count": "many", "extra": "1"})
     assert len(problems) == 4
     assert all(word in " ".join(problems) for word in ("extra", "task", "one of draft, final", "type integer"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from rerail.core.model import Param
 from rerail.core.values import typed
 
@@ -36,6 +38,15 @@ def _converted(name: str, param: Param, value: Any) -> tuple[Any, str]:
     return converted, ""
 
 
+def _json_list(value: Any) -> list[Any] | None:
+    """A list as the command line has it: JSON."""
+    try:
+        found = msgspec.json.decode(value) if isinstance(value, str) else None
+    except msgspec.DecodeError:
+        return None
+    return found if isinstance(found, list) else None
+
+
 def _as_type(kind: str, value: Any) -> Any:
     """The value as that type, or None if it is not one."""
     guess = typed(value) if isinstance(value, str) else value
@@ -47,6 +58,6 @@ def _as_type(kind: str, value: Any) -> Any:
         case "boolean":
             return guess if type(guess) is bool else None
         case "list":
-            return value if isinstance(value, list) else None
+            return value if isinstance(value, list) else _json_list(value)
         case _:
             return value if isinstance(value, str) else None

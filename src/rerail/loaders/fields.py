@@ -14,23 +14,36 @@ _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\
 PLANNED = frozenset("agent approve artifacts budget inputs keep loop map pipeline".split())
 
 
+MOST_PROBLEMS = 100
+
+
 class Problems:
     """What is wrong with a file, each with its place."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._found: list[tuple[int, int, str]] = []
+        self._more = 0
 
     def add(self, node: Node, message: str) -> None:
         self.add_at(node.line, node.column, message)
 
     def add_at(self, line: int, column: int, message: str) -> None:
-        self._found.append((line, column, message))
+        if self.many:
+            self._more += 1
+        else:
+            self._found.append((line, column, message))
+
+    @property
+    def many(self) -> bool:
+        """Whether so much is wrong already that nobody will read on."""
+        return len(self._found) >= MOST_PROBLEMS
 
     @property
     def lines(self) -> list[str]:
         """One line each, in the order of the file."""
-        return [f"{self._path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
+        told = [f"{self._path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
+        return [*told, f"{self._path}: and {self._more} problems more"] if self._more else told
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -58,7 +71,7 @@ class Fields:
             if key in PLANNED:
                 self.problems.add(node, f"`{key}` is not supported by this version of rerail yet")
                 continue
-            close = difflib.get_close_matches(key, names, n=1)
+            close = [] if self.problems.many else difflib.get_close_matches(key[:100], names, n=1)
             hint = f", did you mean `{close[0]}`?" if close else f"; known here: {', '.join(sorted(names))}"
             self.problems.add(node, f"unknown key `{key}`{hint}")
 

@@ -1,0 +1,100 @@
+"""Hostile pipeline files through the real command: one line each, exit 2, nothing created, little memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RERAIL, Project
+
+MOST_KILOBYTES = 200_000
+
+
+def merge_bomb() -> str:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12)]
+    return "\n".join(lines)
+
+
+def laughs() -> str:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+    return "\n".join(lines)
+
+
+FILES = {
+    "merge keys that multiply": merge_bomb(),
+    "a billion laughs": laughs(),
+    "brackets": "[" * 40_000,
+    "braces": "{a: " * 40_000,
+    "nested blocks": "".join(" " * n + "a:\n" for n in range(3000)),
+    "ten megabytes": "# " + "x" * 10_000_000,
+    "one long line": "steps: [{run: '" + "x" * 4_000_000,
+    "many keys": "\n".join(f"k{n}: 1" for n in range(50_000)),
+    "a recursive alias": "a: &a [*a]\nsteps: []",
+    "python tags": "a: !!python/object/apply:os.system ['touch pwned']",
+    "two documents": "steps: [{run: x}]\n---\nsteps: []",
+    "duplicate keys": "steps: [{run: x, run: y}]",
+    "a number without end": "a: " + "9" * 5000,
+    "control characters": "steps: [{run: \x07}]",
+    "a bomb in an expression": "steps: [{run: 'echo ${{ " + "(" * 3000 + "1" + ")" * 3000 + " }}'}]",
+    "an escape attempt": "steps: [{run: 'echo ${{ params.__class__.__mro__ }}'}]",
+    "half an expression": "steps: [{run: 'echo ${{ 1 + '}]",
+    "many problems": "steps:\n" + "".join(f"  - {{rum: x, id: 'bad id {n}'}}\n" for n in range(2000)),
+    "a circle of five thousand": "steps:\n"
+    + "".join(f"  - {{id: s{n}, run: x, needs: [s{(n + 1) % 5000}]}}\n" for n in range(5000)),
+    "latin-1": b"name: caf\xe9".decode("latin-1"),
+}
+
+
+def check(project: Project, path: str) -> tuple[int, str, int]:
+    """Exit code, messages and peak memory of one command."""
+    with open(project.root.parent / "messages", "wb") as messages:
+        process = subprocess.Popen(
+            [*RERAIL, "run", path], cwd=project.root, env=project.env, stdout=subprocess.DEVNULL, stderr=messages
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    text = (project.root.parent / "messages").read_text(errors="replace")
+    return process.returncode, text, usage.ru_maxrss
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.timeout(30)
+def test_a_hostile_file_is_refused_cheaply(project: Project, name: str) -> None:
+    path = project.root / "p.yaml"
+    path.write_bytes(FILES[name].encode("latin-1" if name == "latin-1" else "utf-8"))
+    code, messages, peak = check(project, "p.yaml")
+
+    assert code == 2, messages[:500]
+    assert "p.yaml:" in messages
+    assert "Traceback" not in messages
+    assert "next: " in messages
+    assert peak < MOST_KILOBYTES
+    assert not (project.root / ".rerail").exists()
+    assert not (project.root / "pwned").exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device", "missing", "unreadable name"])
+@pytest.mark.timeout(30)
+def test_what_is_no_file_is_refused_at_once(project: Project, kind: str) -> None:
+    path = project.root / "p.yaml"
+    name = "p.yaml"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "device":
+            name = "/dev/zero"
+        case "unreadable name":
+            name = "x" * 5000
+    code, messages, peak = check(project, name)
+
+    assert code == 2
+    assert "Traceback" not in messages
+    assert peak < MOST_KILOBYTES
+    assert not Path(project.root / ".rerail").exists()
