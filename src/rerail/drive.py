@@ -18,10 +18,10 @@ from rerail.core.masking import Mask
 from rerail.core.model import Pipeline
 from rerail.core.plan import Plan
 from rerail.core.state import RunState
-from rerail.engine.attempts import Job
 from rerail.engine.clock import SystemClock
+from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
-from rerail.engine.runner import End, Runner, Tools
+from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
 from rerail.executors import git
 from rerail.executors.channels import Channels

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 
 import pytest
 
-from tests.conftest import Project
+from tests.conftest import Project, eventually
 from tests.engine.test_runs import note, pipeline, step
 
 
@@ -33,6 +34,29 @@ finally:
 
     assert project.ledger()[5:] == ["a", "b", "tell-completed", "end"]
     assert "gone" not in resumed.stderr
+
+
+def test_a_clean_up_that_was_cut_off_is_finished_before_the_step_is_tried_again(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: a
+    run: echo a >> $LEDGER; test -e fixed
+    on_failure:
+      - {id: undo, run: 'echo undo >> $LEDGER; test -e fixed || sleep 60'}
+      - {id: undo-more, run: 'echo undo-more >> $LEDGER'}
+finally:
+  - {id: tell, run: 'echo tell >> $LEDGER'}
+"""
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["a", "undo"], "the clean-up runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (project.root / "fixed").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger()[2:] == ["undo", "undo-more", "a", "tell"]
 
 
 def test_a_failing_last_hook_fails_the_run(project: Project) -> None:

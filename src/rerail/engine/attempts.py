@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from rerail.core.events import Failure, Metrics
+from rerail.core.events import Failure
 from rerail.core.masking import Mask
-from rerail.core.model import Call, Pipeline, Run, RunHeader, RunOptions, Step
-from rerail.core.plan import Plan
+from rerail.core.model import Call, Run, Step
 from rerail.core.render import Rendered, StepResults, rendered, shell
 from rerail.core.state import RunState
 from rerail.core.template import Scope
+from rerail.engine.job import Job
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be driven, and how."""
-
-    header: RunHeader
-    pipeline: Pipeline
-    plan: Plan
-    options: RunOptions
-    work_dir: str
-    mask: Mask
-    environment: dict[str, str]  # of every attempt, in addition to rerail's own
-    base_env: Mapping[str, str]  # rerail's own
-    channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
-    left_by: Callable[[str], Metrics]  # attempt name → what it had counted when its life ended
-    until: str = ""  # the last step that is wanted in this life
 
 
 def scope_of(job: Job, state: RunState, run_status: str) -> Scope:

@@ -8,9 +8,8 @@ outcome is.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
 
 import msgspec
 
@@ -21,38 +20,15 @@ from rerail.core.model import Step
 from rerail.core.retry import Symptoms, decide, remaining
 from rerail.core.state import RunState, UnitState
 from rerail.core.template import ExpressionError, evaluate
-from rerail.engine.attempts import Job, attempt_of, failure_of, masked, scope_of, with_checks, without_commit
+from rerail.engine.attempts import attempt_of, failure_of, masked, scope_of, with_checks, without_commit
+from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
 from rerail.engine.schedule import Schedule
-from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
-from rerail.ports import Clock, Executor, Kind, Outcome
+from rerail.ports import Outcome
 
 STOP_GRACE = 5.0
-
-
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is driven with."""
-
-    executor: Executor
-    kinds: Mapping[type, Kind]
-    clock: Clock
-    dice: Callable[[], float]  # uniform in [0, 1)
-    signals: Signals
-    head: Callable[[str], str]  # the commit a directory is at
-    uncommitted: Callable[[str], list[str]]
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How this life of the run ended."""
-
-    status: Literal["completed", "failed", "interrupted", "paused"]
-    reason: str = ""
-    signal: signal.Signals | None = None
-    lost: StateUnwritable | None = None  # the journal could not be written
-    asked: tuple[str, ...] = ()  # steps a person has to judge
-    reached: bool = False  # all that was asked for with `--until` is done
-    unrecorded: tuple[str, ...] = ()  # steps whose end could not be recorded
+ENDED = ("completed", "failed", "skipped")
 
 
 class Runner:
@@ -126,10 +102,19 @@ class Runner:
                 self._schedule.reuse(step_id, self._state.unit((step_id, None)))
             else:
                 self._schedule.expect(step_id, ask=decision.decision == "ask")
+                self._finish_clean_up(self._schedule.steps[step_id], unit)
                 if decision.decision != "ask" and not decision.unless_same and _has_ended(unit):
                     self._invalidate(step_id, decision.reason)
         for step_id in self._schedule.begin():
             self._make_ready(step_id)
+
+    def _finish_clean_up(self, step: Step, unit: UnitState) -> None:
+        """What cleans up after a failure comes before the next attempt, if a crash cut it off."""
+        if not (step.on_failure and unit.status == "failed" and unit.retry_at is None):
+            return
+        hooks = [self._state.unit((hook.id, None)) for hook in step.on_failure]
+        if not all(hook.status in ENDED and hook.started_seq > unit.started_seq for hook in hooks):
+            self._start_hooks(self._schedule.hold(step))
 
     def _make_ready(self, step_id: str) -> None:
         """Ready now, or when the wait is over that an earlier life had begun before a retry."""

@@ -32,6 +32,7 @@ class Schedule:
         self._after: dict[str, str] = {}  # hook → the hook after it
         for hooks in (pipeline.finally_, *(step.on_failure for step in pipeline.steps)):
             self._after |= {hook.id: following.id for hook, following in pairwise(hooks)}
+        self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
         self._hooks = {hook.id for step in pipeline.steps for hook in step.on_failure}
         self._hooks |= {hook.id for hook in pipeline.finally_}
 
@@ -48,9 +49,15 @@ class Schedule:
         if ask:
             self.asked.append(step_id)
 
+    def hold(self, step: Step) -> list[Step]:
+        """A step whose clean-up an earlier life did not finish: that first, then the step."""
+        self._held[step.on_failure[-1].id] = step.id
+        return self.start_hooks(step.on_failure)
+
     def begin(self) -> list[str]:
         """The steps that wait for nothing; the caller says for each whether it is ready now or later."""
-        return [step for step in self._frontier.ready() if self._may_run(step) and step not in self._lineage]
+        taken = {*self._lineage, *self._held.values()}
+        return [step for step in self._frontier.ready() if self._may_run(step) and step not in taken]
 
     # Turns
 
@@ -122,6 +129,8 @@ class Schedule:
     def _next_hook(self, hook: Step) -> None:
         if hook.id in self._after:
             self._ready.append(self._after[hook.id])
+        elif hook.id in self._held:
+            self._ready.append(self._held.pop(hook.id))
 
     def _may_run(self, step_id: str) -> bool:
         return step_id in self._wanted and step_id not in self.asked

@@ -1,0 +1,57 @@
+"""What is driven, with what, and how that ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from rerail.core.events import Metrics
+from rerail.core.masking import Mask
+from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.plan import Plan
+from rerail.engine.signals import Signals
+from rerail.errors import StateUnwritable
+from rerail.ports import Clock, Executor, Kind
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be driven, and how."""
+
+    header: RunHeader
+    pipeline: Pipeline
+    plan: Plan
+    options: RunOptions
+    work_dir: str
+    mask: Mask
+    environment: dict[str, str]  # of every attempt, in addition to rerail's own
+    base_env: Mapping[str, str]  # rerail's own
+    channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
+    left_by: Callable[[str], Metrics]  # attempt name → what it had counted when its life ended
+    until: str = ""  # the last step that is wanted in this life
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is driven with."""
+
+    executor: Executor
+    kinds: Mapping[type, Kind]
+    clock: Clock
+    dice: Callable[[], float]  # uniform in [0, 1)
+    signals: Signals
+    head: Callable[[str], str]  # the commit a directory is at
+    uncommitted: Callable[[str], list[str]]
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How this life of the run ended."""
+
+    status: Literal["completed", "failed", "interrupted", "paused"]
+    reason: str = ""
+    signal: signal.Signals | None = None
+    lost: StateUnwritable | None = None  # the journal could not be written
+    asked: tuple[str, ...] = ()  # steps a person has to judge
+    reached: bool = False  # all that was asked for with `--until` is done
+    unrecorded: tuple[str, ...] = ()  # steps whose end could not be recorded
