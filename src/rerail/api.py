@@ -108,6 +108,7 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
             pipeline_sha256=sha256(text),
             options=request.options,
             steps=len(pipeline.steps),
+            hooks=pipeline.hooks,
         )
         decisions = plan(pipeline, RunState(), start=request.start)
         place = Place(
@@ -180,9 +181,18 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
 def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
     now = datetime.now(UTC)
     owner, digest, steps = processes.identity(now), sha256(ready.text), len(ready.pipeline.steps)
+    hooks = ready.pipeline.hooks
     if ready.recording.state.status == "pending":
-        return RunStarted(at=now, owner=owner, pipeline_sha256=digest, options=options, steps=steps)
-    return RunResumed(at=now, owner=owner, pipeline_sha256=digest, options=options, steps=steps, notices=ready.notices)
+        return RunStarted(at=now, owner=owner, pipeline_sha256=digest, options=options, steps=steps, hooks=hooks)
+    return RunResumed(
+        at=now,
+        owner=owner,
+        pipeline_sha256=digest,
+        options=options,
+        steps=steps,
+        hooks=hooks,
+        notices=ready.notices,
+    )
 
 
 def mark(store: Store, run_id: str, step: str, status: Any, by: str) -> None:

@@ -100,6 +100,7 @@ def test_help_and_version_work_anywhere(project: Project) -> None:
         (("run", "nothing.yaml"), 2, "No such file"),
         (("run", "p.yaml", "--store", "gopher://x"), 2, "scheme `gopher:`"),
         (("run", "p.yaml", "--resume", "--fresh"), 2, "contradict"),
+        (("show",), 2, "Missing argument 'RUN'"),
         (("show", "x"), 3, "no run 'x'"),
         (("resume",), 3, "there are no runs"),
         (("resume", "../../etc"), 3, "no run"),
@@ -170,6 +171,26 @@ def test_lists_are_newest_first_and_filtered(project: Project) -> None:
     assert [run["run_id"] for run in project.json("list", "--label", "team=docs")] == ["two"]
     assert [run["run_id"] for run in project.json("list", "--limit", "1")] == ["two"]
     assert [event["seq"] for event in project.json("history", "one")] == [6, 5, 4, 3, 2, 1]
+
+
+def test_the_next_command_works_from_where_it_is_printed(project: Project) -> None:
+    (project.root / "sub").mkdir()
+    project.pipeline(FAILING, "sub/p.yaml")
+    failed = project.rerail("run", "sub/p.yaml", "--id", "r", check=1)
+    hint = failed.stderr.split("next: rerail ")[1].split("\n")[0]
+
+    assert "no run" not in project.rerail(*hint.split(), check=1).stderr
+
+
+def test_hooks_are_not_counted_as_steps(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: exit 1, on_failure: [{run: 'true'}]}]\nfinally: [{run: 'true'}, {run: 'true'}]"
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    row = project.json("list")[0]
+
+    assert (row["steps_completed"], row["steps_total"], row["last_completed_step"]) == (0, 1, None)
+    assert "no run in" in project.rerail("list", "--status", "crashed", check=0).stderr
 
 
 def test_what_a_step_prints_cannot_steer_the_terminal(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ def volume_options(command: Any) -> Any:
 
 
 def run_argument(*, required: bool = True) -> Decorator:
-    return click.argument("run_name", metavar="RUN" if required else "[RUN]", required=required, default=None)
+    return click.argument("run_name", metavar="RUN" if required else "[RUN]", required=required)
 
 
 def open_store(url: str | None, pipeline_path: str | None = None) -> DirectoryStore:
@@ -38,6 +39,15 @@ def open_store(url: str | None, pipeline_path: str | None = None) -> DirectorySt
     except FileNotFoundError:
         raise UsageError("the current directory is gone", hint="cd to a directory that exists") from None
     return locate(url, cwd, pipeline_path)
+
+
+def reach(store: DirectoryStore) -> str:
+    """What a later command needs to find this store from where we are: mostly nothing."""
+    try:
+        found = locate(None, os.getcwd()).root
+    except OSError:
+        found = ""
+    return "" if os.path.realpath(found) == os.path.realpath(store.root) else f" --store {shlex.quote(store.root)}"
 
 
 def base_dir(store: DirectoryStore) -> str:

@@ -190,13 +190,13 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...]) -> None:
         say(f"rerail: {len(reused)} of {len(plan.decisions)} steps reused, saving {seconds(saved)}{money}")
 
 
-def say_failure(error: ev.Failure, run_id: str) -> None:
+def say_failure(error: ev.Failure, output: str, logs: str) -> None:
     """Everything about a failure that helps to fix it."""
     say(f"rerail: step {error.step} failed: {error.message}")
     command = error.command.splitlines()
     if command:
         more = f" (+{len(command) - 1} lines)" if len(command) > 1 else ""
         say(f"  command: {command[0]}{more}")
-    for line in (error.traceback or error.stderr_tail).splitlines()[-12:]:
+    for line in (error.traceback or error.stderr_tail or output).splitlines()[-12:]:
         say(f"  | {line}")
-    say(f"  more: rerail show {run_id}")
+    say(f"  logs: {logs}.out and .err, where it printed anything")

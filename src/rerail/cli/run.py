@@ -17,13 +17,14 @@ from rerail.cli.options import (
     json_option,
     newest_first,
     open_store,
+    reach,
     store_option,
     volume_options,
 )
 from rerail.cli.output import JsonReporter, LineReporter, outlet, say, say_failure, say_plan, seconds
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
-from rerail.core.plan import Changes, Plan, plan
+from rerail.core.plan import Changes, Plan, plan, up_to
 from rerail.core.state import RunState
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunNotFound, RunPaused, UsageError
 from rerail.ports import Recording, Reporter
@@ -103,10 +104,11 @@ def run(
         found = _resumable(store, pipeline, run_id, _given_values(loaded, given))
         if found is not None:
             return _go_on(store, found, wanted)
-    values = api.params_of(loaded, given)
+    api.params_of(loaded, given)  # raises before anything else is done
     if wanted.dry_run:
-        del values
-        _show_plan(plan(loaded, RunState(), start=wanted.start), RunState(), (), as_json=wanted.as_json)
+        decisions = plan(loaded, RunState(), start=wanted.start)
+        decisions = up_to(loaded, decisions, wanted.until) if wanted.until else decisions
+        _show_plan(decisions, RunState(), (), as_json=wanted.as_json)
         return 0
     request = api.StartRequest(
         pipeline_path=pipeline,
@@ -120,7 +122,7 @@ def run(
     with outlet():
         reporters = _reporters(wanted, request.run_id or "")
         result = api.start_pipeline(store, loaded, text, request, reporters, base_dir=base_dir(store))
-        return _conclude(result, quiet=wanted.quiet)
+        return _conclude(result, store, quiet=wanted.quiet)
 
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
@@ -156,7 +158,8 @@ def _go_on(store: DirectoryStore, run_id: str, wanted: _Wishes) -> int:
         return 0
     if wanted.dry_run:
         say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
-        _show_plan(ready.plan, ready.recording.state, ready.notices, as_json=wanted.as_json)
+        decisions = up_to(ready.pipeline, ready.plan, wanted.until) if wanted.until else ready.plan
+        _show_plan(decisions, ready.recording.state, ready.notices, as_json=wanted.as_json)
         return 0
     recorded = ready.recording.state.options if ready.recording.state.seq else ready.recording.header.options
     request = msgspec.structs.replace(request, options=wanted.options(recorded))
@@ -164,12 +167,13 @@ def _go_on(store: DirectoryStore, run_id: str, wanted: _Wishes) -> int:
     def announce(prepared: api.Prepared) -> None:
         if not wanted.quiet:
             say(f"rerail: run {run_id} of {prepared.recording.header.pipeline}")
-            say_plan(prepared.plan, prepared.recording.state, prepared.notices)
+            decisions = up_to(prepared.pipeline, prepared.plan, wanted.until) if wanted.until else prepared.plan
+            say_plan(decisions, prepared.recording.state, prepared.notices)
 
     with outlet():
         reporters = _reporters(wanted, run_id)
         result = api.resume(store, run_id, reporters, request, base_dir=base, announce=announce)
-        return _conclude(result, quiet=wanted.quiet)
+        return _conclude(result, store, quiet=wanted.quiet)
 
 
 def _show_plan(decisions: Plan, state: RunState, notices: tuple[str, ...], *, as_json: bool) -> None:
@@ -183,10 +187,10 @@ def _reporters(wanted: _Wishes, run_id: str) -> list[Reporter]:
     return [JsonReporter(), lines] if wanted.as_json else [lines]
 
 
-def _conclude(result: api.Result, *, quiet: bool) -> int:
+def _conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     """Say how it ended and what to type next; the exit code."""
     end, run_id = result.end, result.run_id
-    resume_hint = f"rerail resume {run_id}"
+    resume_hint = f"rerail resume {run_id}{reach(store)}"
     if end.lost is not None:
         if end.unrecorded:
             say(f"rerail: not recorded, so they will run again: {', '.join(end.unrecorded)}")
@@ -199,10 +203,13 @@ def _conclude(result: api.Result, *, quiet: bool) -> int:
         return 0
     if end.status == "paused":
         step = end.asked[0] if end.asked else "STEP"
-        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=f"rerail mark {run_id} {step} completed|pending")
+        hint = f"rerail mark {run_id} {step} completed|failed|pending{reach(store)}"
+        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=hint)
     if end.status == "failed":
         if result.state.error is not None:
-            say_failure(result.state.error, run_id)
+            unit = result.state.unit((result.state.error.step, None))
+            logs = os.path.join(store.path(run_id), "logs", f"{result.state.error.step}.{unit.attempts}")
+            say_failure(result.state.error, unit.output, logs)
         say(f"  next: {resume_hint}")
         return EXIT_STEP_FAILED
     if not quiet:

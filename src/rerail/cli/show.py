@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +18,14 @@ from rerail.errors import RerailError
 from rerail.ports import Ownership
 from rerail.stores.directory import DirectoryStore
 
+STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
+
 # The names of the state that only resume needs; people and scripts are not shown them.
 _INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipeline_sha256")
 
 
 @click.command(name="list", epilog="Example: rerail list --status crashed")
-@click.option("--status", help="Only runs with this status, such as crashed or failed.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
 @click.option("--pipeline", help="Only runs of this pipeline.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Only runs with this label; repeatable.")
 @click.option("--resumable", is_flag=True, help="Only runs that can be resumed.")
@@ -52,6 +55,8 @@ def list_runs(
             break
     if as_json:
         _emit(rows)
+    elif not rows and store.runs():
+        say(f"rerail: no run in {store.root} matches\n  next: rerail list")
     elif not rows:
         say(f"rerail: no runs in {store.root}\n  next: rerail run PIPELINE")
     else:
@@ -75,7 +80,7 @@ def _summary(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         }
     header, state = recording.header, recording.state
     ownership = store.ownership(run_id)
-    units = [unit for (_, item), unit in state.units.items() if item is None]
+    units = [unit for (step, item), unit in state.units.items() if item is None and step not in state.hooks]
     return {
         "run_id": run_id,
         "pipeline": header.pipeline,
@@ -84,7 +89,7 @@ def _summary(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         "labels": header.labels,
         "params": header.params,
         "status": shown_status(state, owner_alive=ownership.alive),
-        "steps_completed": sum(unit.settled for unit in units),
+        "steps_completed": min(sum(unit.settled for unit in units), state.steps),  # removed steps may be among them
         "steps_total": state.steps,
         "total_cost_usd": sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values()),
         "created_at": header.created_at,
@@ -170,8 +175,12 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         f"pipeline   {checkpoint.pipeline}  ({checkpoint.pipeline_path})",
         f"status     {status}" + (f": {checkpoint.status_reason}" if checkpoint.status_reason else ""),
         f"created    {checkpoint.created_at}",
-        f"took       {seconds(checkpoint.duration_seconds)} in {recording.state.lives} life(s)",
+        f"took       {seconds(checkpoint.duration_seconds)}, from its start to its last event",
+        f"resumed    {recording.state.lives - 1} times" if recording.state.lives > 1 else "resumed    never",
     ]
+    if checkpoint.total_cost_usd or checkpoint.total_tokens:
+        out.append(f"cost       ${checkpoint.total_cost_usd:.2f}, {checkpoint.total_tokens} tokens")
+    out.append(f"logs       {store.path(run_id)}/logs")
     out += [f"notice     {notice}" for notice in recording.notices if not ownership.alive]
     width = max((len(step.id) for step in checkpoint.steps), default=0)
     out += ["", *(_step_line(step, width) for step in checkpoint.steps)]
@@ -179,14 +188,23 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         out += ["", f"error      {checkpoint.error.step}: {checkpoint.error.message}"]
         out += [f"  | {line}" for line in checkpoint.error.stderr_tail.splitlines()[-12:]]
     if recording.state.status != "completed" and not ownership.alive:
-        out += ["", f"next       rerail resume {run_id}"]
+        out += ["", f"next       {_next(run_id, recording.state.reason)}"]
     sys.stdout.write(printable("\n".join(out)) + "\n")
     return 0
+
+
+def _next(run_id: str, reason: str) -> str:
+    unknown = re.match(r"the outcome of ([^ ,]+)", reason)
+    return f"rerail mark {run_id} {unknown[1]} completed|failed|pending" if unknown else f"rerail resume {run_id}"
 
 
 def _step_line(step: StepRecord, width: int) -> str:
     attempts = f"  {step.attempts} attempts" if step.attempts > 1 else ""
     outputs = f"  {msgspec.json.encode(step.outputs).decode()[:80]}" if step.outputs else ""
+    if step.status in ("skipped", "interrupted"):
+        outputs += f"  {step.reason}"
+    if step.allowed_failure:
+        outputs += "  which is allowed"
     return f"  {step.status:<11} {step.id:<{width}}  {seconds(step.duration_seconds):<8}{attempts}{outputs}".rstrip()
 
 

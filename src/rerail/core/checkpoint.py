@@ -96,6 +96,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     pipeline_sha256: str = ""
     options: RunOptions = RunOptions()
     total_steps: int = 0
+    hooks: tuple[str, ...] = ()
     last_event: str = ""
     last_unit: Unit | None = None
     last_completed: Unit | None = None
@@ -142,6 +143,7 @@ def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason
         pipeline_sha256=state.pipeline_sha256,
         options=state.options,
         total_steps=state.steps,
+        hooks=state.hooks,
         last_event=state.last_event,
         last_unit=state.last_unit,
         last_completed=state.last_completed,
@@ -157,6 +159,7 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         pipeline_sha256=checkpoint.pipeline_sha256,
         options=checkpoint.options,
         steps=checkpoint.total_steps,
+        hooks=checkpoint.hooks,
         reason=checkpoint.status_reason,
         started_at=checkpoint.started_at,
         updated_at=checkpoint.updated_at,

@@ -68,13 +68,14 @@ class _UnitEvent(_Event, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
         return (self.step, self.item)
 
 
-class RunStarted(_Event, frozen=True, kw_only=True, tag="run-started"):
+class RunStarted(_Event, frozen=True, kw_only=True, tag="run-started", omit_defaults=True):
     """The first record of a run."""
 
     owner: Owner
     pipeline_sha256: str  # the frozen copy is proved by the journal
     options: RunOptions
     steps: int  # how many the pipeline has
+    hooks: tuple[str, ...] = ()  # the steps that clean up or come last; they do not count
 
 
 class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defaults=True):
@@ -84,6 +85,7 @@ class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defa
     pipeline_sha256: str
     options: RunOptions
     steps: int
+    hooks: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 
 

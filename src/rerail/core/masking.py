@@ -95,6 +95,8 @@ def _forms(secret: str) -> set[str]:
     derived.add(msgspec.json.encode(secret).decode()[1:-1])
     raw = secret.encode(errors="surrogateescape")
     derived.add(raw.hex())
+    for ending in (b"", b"\n"):  # by itself, as `echo` and `printf` hand it over
+        derived |= {base64.b64encode(raw + ending).decode(), base64.urlsafe_b64encode(raw + ending).decode()}
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for shift in range(3):
             # Wherever it stands in a longer encoded text: without the characters that its neighbours share.

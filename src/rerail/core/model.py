@@ -124,6 +124,12 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finally_: tuple[Step, ...] = ()
     secrets: tuple[str, ...] = ()  # names of variables whose values are masked everywhere
 
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """The ids of the steps that clean up or come last."""
+        cleaning = (hook.id for step in self.steps for hook in step.on_failure)
+        return (*cleaning, *(hook.id for hook in self.finally_))
+
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Options of a run: recorded, and in force on resume unless given again."""

@@ -13,7 +13,8 @@ from rerail.core.values import typed
 
 def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """All params with defaults filled in, and what is wrong with those given."""
-    problems = [f"the pipeline has no param `{name}`" for name in given if name not in declared]
+    there = f"there is {', '.join(declared)}" if declared else "it has none"
+    problems = [f"the pipeline has no param `{name}`; {there}" for name in given if name not in declared]
     values: dict[str, Any] = {}
     for name, param in declared.items():
         if name in given:

@@ -14,11 +14,11 @@ from typing import Literal
 import msgspec
 
 from rerail.core.fingerprint import fingerprint
-from rerail.core.graph import downstream, topological
+from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.model import Pipeline, Step
 from rerail.core.state import RunState, UnitState
 
-Verdict = Literal["reuse", "run", "rerun", "ask", "skip"]
+Verdict = Literal["reuse", "run", "rerun", "ask", "skip", "later"]
 Changes = Literal["rerun", "keep", "refuse"]
 
 
@@ -52,7 +52,7 @@ def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun", start:
     """
     steps = {step.id: step for step in pipeline.steps}
     forced = downstream({step.id: step.needs for step in pipeline.steps}, [start]) if start else set()
-    hooks = {hook.id for hook in (*pipeline.finally_, *(hook for step in pipeline.steps for hook in step.on_failure))}
+    hooks = set(pipeline.hooks)
     made: dict[str, Decision] = {}
     lineage: dict[str, int] = {}
     for step_id in topological({step.id: step.needs for step in pipeline.steps}):
@@ -66,6 +66,18 @@ def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun", start:
         decisions=tuple(made[step.id] for step in pipeline.steps),
         removed=tuple(step for step, item in state.units if item is None and step not in steps and step not in hooks),
     )
+
+
+def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
+    """The plan as it is shown when only the way to one step is wanted."""
+    wanted = {until, *Ancestors({step.id: step.needs for step in pipeline.steps}).of(until)}
+    decisions = tuple(
+        made
+        if made.step in wanted or made.decision == "reuse"
+        else Decision(step=made.step, decision="later", reason=f"after --until {until}")
+        for made in whole.decisions
+    )
+    return Plan(decisions=decisions, removed=whole.removed)
 
 
 def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
@@ -157,6 +169,8 @@ def _reuse_reason(unit: UnitState, *, edited: bool) -> str:
 def _failure(unit: UnitState) -> str:
     if unit.retry_at is not None:
         return f"attempt {unit.attempts} failed and was to be repeated"
+    if unit.reason.startswith("marked"):
+        return unit.reason
     message = unit.error.message.splitlines()[0] if unit.error and unit.error.message else "failed"
     return f"failed: {message}"
 

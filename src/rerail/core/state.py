@@ -94,6 +94,7 @@ class RunState(msgspec.Struct, kw_only=True):
     pipeline_sha256: str = ""  # of the definition in use
     options: RunOptions = RunOptions()
     steps: int = 0  # how many the pipeline has
+    hooks: tuple[str, ...] = ()
     started_at: datetime | None = None
     updated_at: datetime | None = None
     finished_at: datetime | None = None
@@ -168,6 +169,7 @@ def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.pipeline_sha256 = event.pipeline_sha256
     state.options = event.options
     state.steps = event.steps
+    state.hooks = event.hooks
 
 
 def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
@@ -229,7 +231,8 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     unit.reason = ""
     unit.head = ""
     _ended(unit, event)
-    state.last_completed = (event.step, event.item)
+    if event.step not in state.hooks:
+        state.last_completed = (event.step, event.item)
 
 
 def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
@@ -290,6 +293,7 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.retry_in = None
     unit.allowed = False
     unit.reason = f"marked {event.status} by {event.by}"
+    unit.error = None
     unit.finished_at = event.at
     if event.status == "completed":
         # A person vouches for it as it is now: whatever it was started with, and whatever changed before. What it

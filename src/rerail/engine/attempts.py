@@ -99,9 +99,11 @@ def masked(outcome: Outcome, mask: Mask) -> Outcome:
     )
 
 
-def without_commit(outcome: Outcome, uncommitted: Sequence[str]) -> Outcome:
+def without_commit(outcome: Outcome, uncommitted: Sequence[str], head: str) -> Outcome:
     """The failure of a step that had to commit: HEAD is where it was when the step was first tried."""
     what = f"changed and not committed: {', '.join(uncommitted)}" if uncommitted else "nothing was changed either"
+    if not head:
+        what = "there is no git work tree with a commit here"
     message = f"commit_required, but no commit was created; {what}"
     return msgspec.structs.replace(outcome, status="failed", type="CommitRequired", message=message, outputs={})
 

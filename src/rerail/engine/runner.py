@@ -262,8 +262,9 @@ class Runner:
                 self._recorder.warn(f"{step.id}: {warning}")
         if outcome.status == "ok" and step.commit_required:
             place = self._job.work_dir
-            moved = self._tools.head(place) not in ("", self._state.unit(outcome.unit).head)
-            outcome = outcome if moved else without_commit(outcome, self._tools.uncommitted(place))
+            head = self._tools.head(place)
+            if head in ("", self._state.unit(outcome.unit).head):
+                outcome = without_commit(outcome, self._tools.uncommitted(place), head)
         match outcome.status:
             case "ok":
                 self._complete(step, attempt, outcome)

@@ -48,7 +48,7 @@ def load_pipeline(data: bytes, path: str) -> Pipeline:
     except Malformed as error:
         problems.add_at(error.line, error.column, error.message)
     if problems:
-        raise PipelineInvalid(problems.lines, hint=f"rerail check {path}")
+        raise PipelineInvalid(problems.lines, hint=f"rerail check {path}, once it is corrected")
     return pipeline
 
 

@@ -320,7 +320,7 @@ class DirectoryStore:
         if owner is not None:
             since = owner.since.astimezone().strftime("%Y-%m-%d %H:%M:%S")
             who = f"process {owner.pid} on {owner.host} since {since}"
-        return RunBusy(f"run {run_id} is owned by {who}", hint=f"rerail show {run_id}")
+        return RunBusy(f"run {run_id} is owned by {who}", hint=f"rerail stop {run_id}, or wait for it")
 
 
 class _Versioned(msgspec.Struct):
