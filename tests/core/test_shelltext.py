@@ -115,6 +115,9 @@ def test_a_value_cannot_end_its_here_document_together_with_the_text_around_it()
 
     with pytest.raises(ValueError, match="would end its here-document"):
         shelltext.fill(literals, shelltext.slots(literals), ["O"])
+    nested = ["x=$(cat <<'EOF'\n", "\nEOF\n)"]
+    with pytest.raises(ValueError, match="would end its here-document"):
+        shelltext.fill(nested, shelltext.slots(nested), ["EOF)\nid; x=$(cat <<'EOF'"])
     tabbed = ["cat <<-'EOF'\n", "\nEOF\n"]
     with pytest.raises(ValueError, match="tab"):
         shelltext.fill(tabbed, shelltext.slots(tabbed), ["\tx"])
@@ -123,7 +126,8 @@ def test_a_value_cannot_end_its_here_document_together_with_the_text_around_it()
 @pytest.mark.parametrize(
     "template",
     ["echo $((V + 1))", "echo $(( (V) ))", "((x = V))", "if (( V > 1 )); then :; fi", "echo ${a[V]}", "echo ${x:V:2}",
-     "[[ V -gt 3 ]]", "[[ 3 -le V ]]"],
+     "[[ V -gt 3 ]]", "[[ 3 -le V ]]", '[[ "V" -gt 3 ]]', "[[ a == a &&\n'V' -gt 1 ]]", "a[V]=1", "echo $[V+1]",
+     "echo $(( ${x:-V} ))", 'echo $(( $(printf %s "V") ))', "echo ${x:${y:-V}}", "let x=V", "declare -i x=V", "echo ${!y:V}"],
 )  # fmt: skip
 def test_only_numbers_stand_where_the_shell_calculates(template: str) -> None:
     literals = [literal for literal, _, _ in holes.split(template.replace("V", "${{ v }}"))]
@@ -136,7 +140,24 @@ def test_only_numbers_stand_where_the_shell_calculates(template: str) -> None:
             shelltext.fill(literals, places, [bad])
 
 
-@pytest.mark.parametrize("template", ["echo `V`", "echo ${V}", "echo ${#V}", "cat <<V\nx\n", "x=`a \\` V`"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "echo `V`",
+        "echo ${V}",
+        "echo ${#V}",
+        "cat <<V\nx\n",
+        "x=`a \\` V`",
+        "echo \\V",
+        "unset V",
+        "read V",
+        "printf -v V x",
+        "test -v V",
+        "declare V=1",
+        "cat <<$'EOF'\nhi\nEOF\necho V",
+        'cat <<"E\\"F"\nx\nE"F\necho V',
+    ],
+)
 def test_places_where_nothing_can_be_delivered_are_refused(template: str) -> None:
     literals = [literal for literal, _, _ in holes.split(template.replace("V", "${{ v }}"))]
 

@@ -50,6 +50,7 @@ steps:
       printf '{"secret": "%s", "deep": [{"%s": 1}]}\\n' "$TOKEN" "$TOKEN" >> "$RERAIL_OUTPUT"
       echo "plain=$TOKEN" >> "$RERAIL_OUTPUT"
       echo "{\\"$TOKEN\\": \\"$TOKEN\\"}" >> "$RERAIL_METRICS"
+      echo "{\\"$TOKEN\\": 5}" >> "$RERAIL_METRICS"
       touch leaked
       while ! test -e go; do sleep 0.02; done
   - id: raises

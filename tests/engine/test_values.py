@@ -91,12 +91,25 @@ steps:
     assert project.ledger()[2:] == ["a", "b"]
 
 
+def test_a_condition_without_a_value_fails_its_step_and_never_runs_it(project: Project) -> None:
+    project.pipeline(
+        "steps:\n  - {id: a, run: 'true'}\n"
+        "  - {id: ship, when: 'steps.a.outputs.approved == 1', run: 'echo shipped >> $LEDGER'}\n"
+    )
+    failed = project.rerail("run", "pipeline.yaml", check=1)
+
+    assert "has no attribute 'approved'" in failed.stderr
+    assert project.ledger() == []
+
+
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
         ("steps.a.outputs.missing", "has no attribute 'missing'"),
         ("1 / (steps.a.outputs.n - 1)", "division by zero"),
         ("steps.a.outputs.n ** 9999999", "the power is too large"),
+        ("1e400", "inf"),
+        ("[1]|tojson(indent=999999999)", "indent"),
     ],
 )
 def test_an_expression_without_a_value_fails_its_step_by_name(project: Project, expression: str, words: str) -> None:

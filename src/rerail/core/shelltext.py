@@ -22,11 +22,13 @@ MARK = "\0"  # cannot occur in a script
 # How a variable V is referred to in each place: quotes are closed around it and opened again.
 _REFERENCES = {"bare": '"V"', "double": "V", "single": "'\"V\"'", "ansi": "'\"V\"$'"}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-_COMPARES = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
 _LEADING = ("if", "then", "else", "elif", "while", "until", "do", "for", "!", "time")
 _BLANK = " \t\n;&|()<>"
+_DECLARING = ("declare", "typeset", "local", "export", "readonly")
+_COMPARED = re.compile(r"(?<!\S)-(eq|ne|lt|le|gt|ge)(?!\S)")
+_SUBSCRIPT = re.compile(r"(?:[A-Za-z_]\w*|\$)\[[^\]\n]*$")
 _DEFAULTING = re.compile(r"[#!]?[\w@*?$!-]+(\[[^\]]*\])?:?[-=?+]")
-_SLICING = re.compile(r"[\w@*]+(\[[^\]]*\])?:(?![-=?+])")
+_SLICING = re.compile(r"!?[\w@*?$!#-]+(\[[^\]]*\])?:(?![-=?+])")
 _HEREDOC = re.compile(r"<<(-?)[ \t]*")
 
 
@@ -89,7 +91,8 @@ def _check_verbatim(before: str, after: str, slots_: Sequence[Slot], values: Seq
 
 
 def _ends(text: str, delimiter: str) -> int:
-    return sum(line.lstrip("\t") == delimiter for line in text.split("\n"))
+    # Any line that begins with it: inside $(…) bash also ends a here-document at `EOF)`.
+    return sum(line.lstrip("\t").startswith(delimiter) for line in text.split("\n"))
 
 
 class _Lexer:
@@ -120,12 +123,10 @@ class _Lexer:
                     self._double(frame)
         return self._slots
 
-    # Steps: each consumes at least one character.
-
     def _bare(self, frame: _Frame) -> None:
         char = self._text[self._at]
         if char == MARK:
-            self._hole("arithmetic" if self._is_compared() else "bare")
+            self._hole("bare")
             self._word_start = self._command_start = False
         elif char == "#" and self._word_start:
             self._comment()
@@ -151,7 +152,7 @@ class _Lexer:
     def _quoting(self, char: str) -> bool:
         """Backslash, quotes and substitutions, as they are outside quotes."""
         if char == "\\":
-            self._at += 2
+            self._escape()
         elif char == "'":
             self._push("single", 1)
         elif char == '"':
@@ -184,7 +185,7 @@ class _Lexer:
         if char == MARK:
             self._hole("single" if frame.kind == "single" else "ansi")
         elif char == "\\" and frame.kind == "ansi":
-            self._at += 2
+            self._escape()
         else:
             self._at += 1
             if char == "'":
@@ -196,7 +197,7 @@ class _Lexer:
         if char == MARK:
             self._hole("double")
         elif char == "\\":
-            self._at += 2
+            self._escape()
         elif char == '"' and frame.kind == "double":
             self._at += 1
             self._pop()
@@ -211,7 +212,7 @@ class _Lexer:
             self._at += 1
             self._pop()
         elif char == "\\":
-            self._at += 2
+            self._escape()
         elif char == "'" and not frame.quoted:
             self._push("single", 1)
         elif char == '"':
@@ -278,28 +279,51 @@ class _Lexer:
 
     def _comment(self) -> None:
         end = self._text.find("\n", self._at)
-        end = len(self._text) if end < 0 else end
+        end = end if end >= 0 else len(self._text)
         self._slots += [Slot("comment")] * self._text.count(MARK, self._at, end)
         self._at = end
 
-    def _is_compared(self) -> bool:
-        """Whether it is an operand of `[[ … -eq … ]]`, which bash evaluates as arithmetic."""
-        line_start = max(self._text.rfind(separator, 0, self._at) for separator in ("\n", ";", "[["))
-        before = self._text[max(line_start, 0) : self._at]
-        if not before.lstrip("\n; ").startswith("[[") and "[[" not in before:
-            return False
-        after = self._text[self._at + 1 : self._at + 40].split()
-        words = before.split()
-        return (bool(words) and words[-1] in _COMPARES) or (bool(after) and after[0] in _COMPARES)
+    def _calculates(self) -> bool:
+        """Whether the shell would evaluate what stands here as arithmetic, in which even a variable's content runs."""
+        for frame in self._stack:
+            if frame.kind == "arithmetic":
+                return True
+            before = self._text[frame.start : self._at]
+            if frame.kind == "param" and (before.count("[") > before.count("]") or _SLICING.match(before)):
+                return True
+        if _SUBSCRIPT.search(self._text[max(self._at - 200, 0) : self._at]):
+            return True
+        opened = self._text.rfind("[[", 0, self._at)
+        closed = self._text.find("]]", opened) if opened >= 0 else -1
+        inside = self._text[opened : closed if closed >= 0 else len(self._text)]
+        if opened >= 0 and (closed < 0 or closed > self._at) and _COMPARED.search(inside):
+            return True
+        words = self._command().split()
+        return bool(words) and (
+            words[0] == "let" or (words[0] in _DECLARING and any("i" in w for w in words if w[0] == "-"))
+        )
+
+    def _command(self) -> str:
+        """The command that the present place belongs to, as far as it has been read."""
+        return re.split(r"[\n;&|(){}]", self._text[max(self._at - 1000, 0) : self._at])[-1]
+
+    def _check_name(self) -> None:
+        """Refuse a place where the shell takes the value for the name of a variable, subscripts and all."""
+        words = (command := self._command()).split()
+        at_word_start = command[-1:].isspace() or (command.rstrip().endswith(("'", '"')) and command[-1:] in "'\"")
+        if words and words[-1].strip("'\"") == "-v":
+            at_word_start, words = True, ["unset"]
+        if words and words[0] in (*_DECLARING, "unset", "read") and at_word_start:
+            raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
 
     # Here-documents
 
     def _heredoc(self) -> bool:
         match = _HEREDOC.match(self._text, self._at)
-        if match is None or self._text.startswith("<<<", self._at):
-            if self._text.startswith("<<<", self._at):
-                self._at += 3
-                return True
+        if self._text.startswith("<<<", self._at):
+            self._at += 3
+            return True
+        if match is None:
             return False
         at, delimiter, quoted = match.end(), "", False
         while at < len(self._text) and self._text[at] not in _BLANK:
@@ -317,6 +341,9 @@ class _Lexer:
             else:
                 delimiter += char
                 at += 1
+        word = self._text[match.end() : at]
+        if "$" in word or ("\\" in word.strip("\\") and ('"' in word or "'" in word)):
+            raise Misplaced(len(self._slots), "expressions need here-documents with a plain delimiter")
         if MARK in delimiter:
             raise Misplaced(len(self._slots), "an expression cannot be the delimiter of a here-document")
         self._at = at
@@ -348,11 +375,18 @@ class _Lexer:
             at = end + 1
         return len(self._text), len(self._text)
 
-    # The stack
-
     def _hole(self, place: Place) -> None:
+        if self._text[self._at - 1 : self._at] == "\\":
+            raise Misplaced(len(self._slots), "an expression cannot follow a backslash")
+        if self._calculates():
+            place = "arithmetic"
+        elif place != "arithmetic":
+            self._check_name()
         self._slots.append(Slot(place))
         self._at += 1
+
+    def _escape(self) -> None:
+        self._at += 1 if self._text[self._at + 1 : self._at + 2] == MARK else 2
 
     def _push(self, kind: str, width: int) -> None:
         self._at += width

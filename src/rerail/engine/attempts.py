@@ -91,12 +91,18 @@ def masked(outcome: Outcome, mask: Mask) -> Outcome:
     return msgspec.structs.replace(
         outcome,
         outputs=outputs,
+        metrics={mask.text(name): value for name, value in outcome.metrics.items()},
         output=mask.text(outcome.output),
         message=mask.text(outcome.message),
         stderr_tail=mask.text(outcome.stderr_tail),
         traceback=mask.text(outcome.traceback),
         warnings=tuple(warnings),
     )
+
+
+def place_of(job: Job, step: Step) -> str:
+    """Where the commits of a step are looked for."""
+    return os.path.join(job.work_dir, step.cwd) if step.cwd and "${{" not in step.cwd else job.work_dir
 
 
 def without_commit(outcome: Outcome, uncommitted: Sequence[str], head: str) -> Outcome:

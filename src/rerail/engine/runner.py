@@ -20,7 +20,7 @@ from rerail.core.model import Step
 from rerail.core.retry import Symptoms, decide, remaining
 from rerail.core.state import RunState, UnitState
 from rerail.core.template import ExpressionError, evaluate
-from rerail.engine.attempts import attempt_of, failure_of, masked, scope_of, with_checks, without_commit
+from rerail.engine.attempts import attempt_of, failure_of, masked, place_of, scope_of, with_checks, without_commit
 from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
 from rerail.engine.schedule import Schedule
@@ -87,7 +87,7 @@ class Runner:
         now = self._clock.now()
         for (step, item), unit in self._state.units.items():
             if unit.status == "running":
-                spent = self._job.left_by(f"{step}.{unit.attempts}")
+                spent = self._job.mask.value(self._job.left_by(f"{step}.{unit.attempts}"))
                 self._recorder.stage(
                     ev.StepInterrupted(at=now, step=step, item=item, attempt=unit.attempts, reason="crash", metrics=spent)
                 )
@@ -151,7 +151,7 @@ class Runner:
                 return
 
     def _stage_start(self, step: Step, number: int) -> None:
-        head = self._tools.head(self._job.work_dir) if step.commit_required else ""
+        head = self._tools.head(place_of(self._job, step)) if step.commit_required else ""
         definition = fingerprint(step, self._job.pipeline.env)
         self._recorder.stage(
             ev.StepStarted(at=self._clock.now(), step=step.id, attempt=number, fingerprint=definition, head=head)
@@ -203,6 +203,8 @@ class Runner:
     def _launch(self, starts: Sequence[Step]) -> None:
         for step in starts:
             try:
+                if step.when:  # one that has no value was not skipped: it fails here
+                    evaluate(step.when, scope_of(self._job, self._state, self._run_status()))
                 attempt = attempt_of(self._job, step, self._state, self._running[step.id], self._run_status())
                 work = self._tools.kinds[type(step.action)].work(attempt)
                 if step.checks:
@@ -261,7 +263,7 @@ class Runner:
             for warning in outcome.warnings:
                 self._recorder.warn(f"{step.id}: {warning}")
         if outcome.status == "ok" and step.commit_required:
-            place = self._job.work_dir
+            place = place_of(self._job, step)
             head = self._tools.head(place)
             if head in ("", self._state.unit(outcome.unit).head):
                 outcome = without_commit(outcome, self._tools.uncommitted(place), head)

@@ -18,6 +18,7 @@ OPTIONS = tuple(
     "id name needs when env cwd timeout retry outputs checks idempotent allow_failure on_failure commit_required".split()
 )
 KINDS = ("run", "python", "write")
+MOST_STEPS = 20_000
 DEFAULTABLE = ("timeout", "retry", "env")
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -72,6 +73,9 @@ class StepReader:
     def _list(self, node: Node, prefix: str, needed: list[tuple[str, Node]]) -> tuple[Step, ...]:
         if not isinstance(node.value, list) or not node.value:
             self._problems.add(node, f"`{'steps' if prefix == 'step' else prefix}` must be a list of at least one step")
+            return ()
+        if len(node.value) > MOST_STEPS:
+            self._problems.add(node, f"{len(node.value)} steps; {MOST_STEPS} at most")
             return ()
         steps: list[Step] = []
         for position, child in enumerate(node.value, 1):
@@ -232,7 +236,7 @@ def _retry_on(node: Node | None, problems: Problems) -> tuple[str | int, ...]:
         if isinstance(value, str):
             try:
                 re.compile(value)
-            except re.error as error:
+            except (re.error, RecursionError, OverflowError) as error:
                 problems.add(child, f"`on` of `retry`: {value!r} is no pattern: {error}")
                 continue
         wanted.append(value)
