@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache
 
 import msgspec
 
@@ -23,7 +24,7 @@ _HASH = re.compile(rb',\n  "integrity_hash": "([0-9a-f]{64})"\n\}\n')
 _encode = msgspec.json.Encoder().encode
 
 
-class _WithJournal(msgspec.Struct, kw_only=True):
+class _Saved(Checkpoint, kw_only=True):
     journal: Covered
 
 
@@ -47,16 +48,21 @@ def decode(data: bytes) -> tuple[Checkpoint, Covered]:
     content = data[: match.start()] + b"\n}"
     if hashlib.sha256(content).hexdigest() != match[1].decode():
         raise ValueError("its integrity hash does not match")
-    version = msgspec.json.decode(content, type=_Versioned).version
-    if version > FORMAT:
-        raise FormatTooNew(
-            f"{FILE_NAME}: format {version}; this rerail reads up to {FORMAT}",
-            hint="pip install --upgrade rerail",
-        )
     try:
-        return (
-            msgspec.json.decode(content, type=Checkpoint),
-            msgspec.json.decode(content, type=_WithJournal).journal,
-        )
+        saved = _decoder().decode(content)
     except msgspec.ValidationError as error:
+        _refuse_newer(msgspec.json.decode(content, type=_Versioned).version)
         raise ValueError(f"its content makes no sense: {error}") from error
+    _refuse_newer(saved.version)
+    return saved, saved.journal
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[_Saved]:
+    return msgspec.json.Decoder(_Saved)
+
+
+def _refuse_newer(version: int) -> None:
+    if version > FORMAT:
+        hint = "pip install --upgrade rerail"
+        raise FormatTooNew(f"{FILE_NAME}: format {version}; this rerail reads up to {FORMAT}", hint=hint)
