@@ -4,8 +4,6 @@ Pure construction: the store adds where in the journal it belongs and the hash, 
 `checkpoint_of` covers every end a run can have: completed, failed, interrupted, paused, still going.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Literal
 

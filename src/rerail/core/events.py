@@ -5,8 +5,6 @@ the declared step, and the path of the instance (`item`), which is None for a pl
 one set of events. New fields get defaults; a tag is never reused.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Literal
 

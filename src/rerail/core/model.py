@@ -4,8 +4,6 @@ An `Action` is what an attempt does. A new kind of step is a new action struct; 
 it (needs, retry, timeout, journal, resume) is shared.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec
@@ -76,7 +74,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checks: tuple[str, ...] = ()  # commands that must pass after it
     outputs: dict[str, Capture] = {}
     commit_required: bool = False
-    on_failure: tuple[Step, ...] = ()
+    on_failure: tuple["Step", ...] = ()
     dynamic: bool = False  # whether any of its texts holds an expression
     line: int = 0  # where it stands in the file, for messages
 

@@ -5,8 +5,6 @@ taken out: everything up to the comma before it, then `\n}`. The hash is over th
 has to be encoded again to check it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from functools import cache
