@@ -9,5 +9,6 @@ set_up() {
     rm -rf .venv
     python3 -m venv .venv || { echo "python3 needs its venv module (Debian: apt-get install python3-venv)" >&2; return 1; }
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$1" || return 1
+    .venv/bin/python -m compileall -q src || return 1  # also where the environment forbids doing it on the way
     echo "$wanted" > .venv/installed
 }

@@ -108,7 +108,7 @@ class ProcessWork(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""  # what people call it
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One try at a unit: everything a kind and an executor need."""
 
     unit: Unit
@@ -133,7 +133,7 @@ class FunctionWork(msgspec.Struct, frozen=True, kw_only=True):
 Work = ProcessWork | FunctionWork
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. Not an event yet: whether it is repeated is the engine's decision."""
 
     unit: Unit

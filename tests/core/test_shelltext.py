@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rerail.core import holes, shelltext
+from rerail.core import holes, shelltext, shellvalues
 
 SHELLS = [shell for shell in ("bash", "dash") if shutil.which(shell)]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40) | st.lists(
@@ -49,6 +49,11 @@ PLACES = {
     "continued line": "printf \\\n  '[%s]' \\\n  V",
     "in a loop": "for x in V; do printf '[%s]' \"$x\"; done",
     "in a condition": "if test -n x; then printf '[%s]' V; fi",
+    "case in braces in substitution": "printf '%s' \"$({ case a in a) printf '[%s]' V;; esac; })\"",
+    "after a comment on a continued line": "true \\\n# it's a comment\nprintf '[%s]' V",
+    "after a here-document with a continued line": "cat <<EOF >/dev/null\na \\\nEOF\nb\nEOF\nprintf '[%s]' V",
+    "after the process number": "printf '%s' $$'\\' >/dev/null; printf '[%s]' V",
+    "subshell in substitution": "printf '%s' \"$( (printf '[%s]' V); true)\"",
 }
 BASH_PLACES = {
     "ansi": "printf '%s' $'['$'V'']'",
@@ -57,6 +62,12 @@ BASH_PLACES = {
     "test": "[[ V == * ]] && printf '[%s]' V",
     "after arithmetic command": "((1 + 1)); printf '[%s]' V",
     "process substitution": "cat <(printf '[%s]' V)",
+    "subshell at once in substitution": "printf '%s' \"$((printf '[%s]' V); true)\"",
+    "after a shift in braces": "{ ((x=1<<2)); }; printf '[%s]' V",
+    "after a shift in a function": "f() { ((x=1<<2)); }; f; printf '[%s]' V",
+    "after a shift in function syntax": "function f { ((x=1<<2)); }; f; printf '[%s]' V",
+    "after a shift in old arithmetic": "x=$[1<<2]; printf '[%s]' V",
+    "after a shift in a subscript": "a[1<<2]=1; printf '[%s]' V",
 }
 
 
@@ -64,7 +75,7 @@ def deliver(template: str, value: str, shell: str, cwd: Path | None = None) -> b
     pieces = holes.split(template.replace("V", "${{ v }}"))
     literals = [literal for literal, _, _ in pieces]
     places = shelltext.slots(literals)
-    script, variables = shelltext.fill(literals, places, [value] * len(places))
+    script, variables = shellvalues.fill(literals, places, [value] * len(places))
     done = subprocess.run(
         [shell, "-e", "-c", script],
         env={"PATH": os.environ["PATH"], "HOME": "/nowhere", "LC_ALL": "C.UTF-8", **variables},
@@ -114,13 +125,13 @@ def test_a_value_cannot_end_its_here_document_together_with_the_text_around_it()
     literals = ["cat <<'EOF'\nE", "F\nEOF\n"]
 
     with pytest.raises(ValueError, match="would end its here-document"):
-        shelltext.fill(literals, shelltext.slots(literals), ["O"])
+        shellvalues.fill(literals, shelltext.slots(literals), ["O"])
     nested = ["x=$(cat <<'EOF'\n", "\nEOF\n)"]
     with pytest.raises(ValueError, match="would end its here-document"):
-        shelltext.fill(nested, shelltext.slots(nested), ["EOF)\nid; x=$(cat <<'EOF'"])
+        shellvalues.fill(nested, shelltext.slots(nested), ["EOF)\nid; x=$(cat <<'EOF'"])
     tabbed = ["cat <<-'EOF'\n", "\nEOF\n"]
     with pytest.raises(ValueError, match="tab"):
-        shelltext.fill(tabbed, shelltext.slots(tabbed), ["\tx"])
+        shellvalues.fill(tabbed, shelltext.slots(tabbed), ["\tx"])
 
 
 @pytest.mark.parametrize(
@@ -134,10 +145,10 @@ def test_only_numbers_stand_where_the_shell_calculates(template: str) -> None:
     places = shelltext.slots(literals)
 
     assert [slot.place for slot in places] == ["arithmetic"]
-    assert shelltext.fill(literals, places, ["-12"])[0] == template.replace("V", "-12")
+    assert shellvalues.fill(literals, places, ["-12"])[0] == template.replace("V", "-12")
     for bad in ("a[$(id)]", "1; id", "x", "", "1.5", "9" * 30):
         with pytest.raises(ValueError, match="whole number"):
-            shelltext.fill(literals, places, [bad])
+            shellvalues.fill(literals, places, [bad])
 
 
 @pytest.mark.parametrize(
@@ -165,11 +176,18 @@ def test_places_where_nothing_can_be_delivered_are_refused(template: str) -> Non
         shelltext.slots(literals)
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_numbers_in_arithmetic_are_decimal(shell: str) -> None:
+    assert deliver("printf %s $((V + 1))", "010", shell) == b"11"
+    assert deliver("printf %s $((V + 1))", "08", shell) == b"9"
+    assert deliver("printf %s $((0 - V))", "-0", shell) == b"0"
+
+
 def test_nul_is_refused_and_comments_get_nothing() -> None:
     with pytest.raises(ValueError, match="NUL"):
-        shelltext.fill(["echo ", ""], [shelltext.Slot("bare")], ["a\0b"])
+        shellvalues.fill(["echo ", ""], [shelltext.Slot("bare")], ["a\0b"])
     literals = ["# about ", "\ntrue"]
-    assert shelltext.fill(literals, shelltext.slots(literals), ["x\nrm -rf /"]) == ("# about \ntrue", {})
+    assert shellvalues.fill(literals, shelltext.slots(literals), ["x\nrm -rf /"]) == ("# about \ntrue", {})
 
 
 @given(st.text("${}'\"\\ ab\n", max_size=30))

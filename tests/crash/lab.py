@@ -196,11 +196,13 @@ def main() -> None:
     import rerail.api
     import rerail.cli.run
     import rerail.cli.show
+    import rerail.engine.recorder
     import rerail.engine.runner
     import rerail.executors.local
     import rerail.kinds.builtin
-    import rerail.loaders.yaml  # noqa: F401 - loaded once, so that each fork need not
+    import rerail.loaders.yaml
 
+    rerail.engine.recorder.SNAPSHOT_SHARE = 1e9  # a snapshot after every batch: every point there can be
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in sys.stdin:
         print(json.dumps(experiment(json.loads(line))), flush=True)

@@ -182,7 +182,7 @@ def test_state_that_is_removed_mid_run_stops_the_run(project: Project, what: str
 
 
 def test_a_journal_that_is_lost_with_its_checkpoint_is_missed(project: Project) -> None:
-    project.pipeline(pipeline(step("a", note("sleep 0.1")), step("b", note("sleep 0.1")), step("c", note("exit 1"))))
+    project.pipeline(pipeline(step("a", note("sleep 0.3")), step("b", note("sleep 0.3")), step("c", note("exit 1"))))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     for path in (*project.run_dir("r").glob("journal-*"), project.run_dir("r") / "checkpoint.json"):
         path.unlink()

@@ -31,7 +31,7 @@ class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
     in_progress: bool | None = None
 
 
-class StepRecord(msgspec.Struct, kw_only=True):
+class StepRecord(msgspec.Struct, kw_only=True, gc=False):
     """One step as checkpoint.json and `show --json` tell it."""
 
     id: str

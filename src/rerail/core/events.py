@@ -53,7 +53,7 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", gc=False):
     at: datetime
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import holes, shelltext, template
+from rerail.core import holes, shelltext, shellvalues, template
 from rerail.core.model import Action, Python, Run, Step, Write
 from rerail.core.state import RunState
 from rerail.core.template import ExpressionError, Scope
@@ -66,7 +66,7 @@ def shell(script: str, scope: Scope) -> tuple[str, dict[str, str]]:
     expressions = [expression for _, expression, _ in pieces if expression is not None]
     values = [template.as_text(template.evaluate(expression, scope)) for expression in expressions]
     try:
-        return shelltext.fill(literals, shelltext.slots(literals), values)
+        return shellvalues.fill(literals, shelltext.slots(literals), values)
     except shelltext.Misplaced as error:
         raise ExpressionError(f"`{expressions[error.index]}`: {error}") from None
     except ValueError as error:

@@ -16,12 +16,8 @@ import msgspec
 
 Place = Literal["bare", "double", "single", "ansi", "arithmetic", "verbatim", "comment"]
 
-VARIABLE = "RERAIL_VALUE_"
 MARK = "\0"  # cannot occur in a script
 
-# How a variable V is referred to in each place: quotes are closed around it and opened again.
-_REFERENCES = {"bare": '"V"', "double": "V", "single": "'\"V\"'", "ansi": "'\"V\"$'"}
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LEADING = ("if", "then", "else", "elif", "while", "until", "do", "for", "!", "time")
 _BLANK = " \t\n;&|()<>"
 _DECLARING = ("declare", "typeset", "local", "export", "readonly")
@@ -61,40 +57,6 @@ def slots(literals: Sequence[str]) -> list[Slot]:
     return _Lexer("".join(literal + MARK for literal in literals[:-1]) + literals[-1]).slots()
 
 
-def fill(literals: Sequence[str], places: Sequence[Slot], values: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The script to run and the variables it refers to; ValueError for a value that cannot stand in its place."""
-    script, variables = [literals[0]], {}
-    for number, (slot, value, literal) in enumerate(zip(places, values, literals[1:], strict=True)):
-        name = f"{VARIABLE}{number}"
-        if MARK in value:
-            raise ValueError("the value holds a NUL character, which no shell can hold")
-        if slot.place in _REFERENCES:
-            variables[name] = value
-            script.append(_REFERENCES[slot.place].replace("V", f"${{{name}}}"))
-        elif slot.place == "arithmetic" and not _NUMBER.fullmatch(value):
-            raise ValueError(f"only a whole number can stand in arithmetic, not {value[:40]!r}")
-        elif slot.place != "comment":
-            script.append(value)
-        script.append(literal)
-    text = "".join(script)
-    _check_verbatim(MARK.join(literals), text, [slot for slot in places if slot.place == "verbatim"], values)
-    return text, variables
-
-
-def _check_verbatim(before: str, after: str, slots_: Sequence[Slot], values: Sequence[str]) -> None:
-    """What is written out into a here-document must neither end it early nor lose its tabs."""
-    for slot in slots_:
-        if _ends(before, slot.delimiter) != _ends(after, slot.delimiter):
-            raise ValueError(f"the value makes a line {slot.delimiter!r}, which would end its here-document")
-        if slot.strips_tabs and any(line.startswith("\t") for value in values for line in value.split("\n")):
-            raise ValueError("the value has lines that begin with a tab, which `<<-` removes")
-
-
-def _ends(text: str, delimiter: str) -> int:
-    # Any line that begins with it: inside $(…) bash also ends a here-document at `EOF)`.
-    return sum(line.lstrip("\t").startswith(delimiter) for line in text.split("\n"))
-
-
 class _Lexer:
     """Walks a script once, keeping track of quotes, substitutions and here-documents."""
 
@@ -117,7 +79,7 @@ class _Lexer:
                     self._single(frame)
                 case "param":
                     self._param(frame)
-                case "arithmetic":
+                case "arithmetic" | "bracket":
                     self._arithmetic(frame)
                 case _:
                     self._double(frame)
@@ -144,8 +106,10 @@ class _Lexer:
             self._at += 1
             self._word_start = True
             self._command_start = char not in " \t<>" or self._command_start
+        elif self._text.startswith("\\\n", self._at):
+            self._at += 2  # nothing: what follows stands where the backslash stood
         elif not self._quoting(char):
-            self._command_start = self._command_start and self._word_start and self._keyword(frame)
+            self._command_start = self._word_start and self._keyword(frame)
             self._word_start = False
             self._at += 1
 
@@ -165,10 +129,14 @@ class _Lexer:
         return True
 
     def _substitution(self, char: str, *, quoted: bool) -> bool:
-        """`$((`, `$(`, `${` and backticks, which are the same inside double quotes."""
+        """`$((`, `$[`, `$(`, `${` and backticks, which are the same inside double quotes."""
         if char == "`":
             self._backticks()
-        elif self._text.startswith("$((", self._at):
+        elif self._text.startswith("$$", self._at):
+            self._at += 2
+        elif self._text.startswith("$[", self._at):
+            self._push("bracket", 2)
+        elif self._text.startswith("$((", self._at) and self._is_arithmetic(self._at + 3):
             self._push("arithmetic", 3)
         elif self._text.startswith("$(", self._at):
             self._push("sub", 2)
@@ -230,19 +198,38 @@ class _Lexer:
 
     def _arithmetic(self, frame: _Frame) -> None:
         char = self._text[self._at]
+        opening, closing, end = ("(", ")", "))") if frame.kind == "arithmetic" else ("[", "]", "]")
         if char == MARK:
             self._hole("arithmetic")
-        elif char == "(":
+        elif char == opening:
             frame.depth += 1
             self._at += 1
-        elif char == ")" and frame.depth:
+        elif char == closing and frame.depth:
             frame.depth -= 1
             self._at += 1
-        elif self._text.startswith("))", self._at):
-            self._at += 2
+        elif self._text.startswith(end, self._at):
+            self._at += len(end)
             self._pop()
         elif not self._substitution(char, quoted=True):
             self._at += 1
+
+    def _is_arithmetic(self, at: int) -> bool:
+        """Whether what `$((` opens is closed by `))`, as arithmetic is; else it is a subshell in a substitution."""
+        depth = 2
+        while at < len(self._text):
+            char = self._text[at]
+            if char in "'\"":
+                at = self._text.find(char, at + 1)
+                if at < 0:
+                    return True
+            elif char == "\\":
+                at += 1
+            elif char in "()":
+                depth += 1 if char == "(" else -1
+                if depth == 1:
+                    return self._text.startswith(")", at + 1)
+            at += 1
+        return True
 
     def _backticks(self) -> None:
         end = self._at + 1
@@ -266,8 +253,12 @@ class _Lexer:
 
     def _keyword(self, frame: _Frame) -> bool:
         """Take note of the word that begins a command; whether another command may follow it directly."""
-        match = re.match(r"\w+|!", self._text[self._at : self._at + 8])
+        match = re.match(r"\w+|!|\{(?=\s)", self._text[self._at : self._at + 8])
         word = match[0] if match else ""
+        if word == "{":
+            return True
+        if not self._command_start:
+            return False
         if word == "case":
             frame.cases += 1
         elif word == "esac":
@@ -323,8 +314,8 @@ class _Lexer:
         if self._text.startswith("<<<", self._at):
             self._at += 3
             return True
-        if match is None:
-            return False
+        if match is None or _SUBSCRIPT.search(self._text[max(self._at - 200, 0) : self._at]):
+            return False  # also in a[1<<2], which shifts
         at, delimiter, quoted = match.end(), "", False
         while at < len(self._text) and self._text[at] not in _BLANK:
             char = self._text[at]
@@ -353,7 +344,7 @@ class _Lexer:
     def _bodies(self) -> None:
         """Consume the bodies of the here-documents that the line just ended has opened."""
         for delimiter, quoted, strip in self._pending:
-            body_end, after = self._body_end(delimiter, strip=strip)
+            body_end, after = self._body_end(delimiter, strip=strip, joined=not quoted)
             body = self._text[self._at : body_end]
             if quoted:
                 self._slots += [Slot("verbatim", delimiter, strip)] * body.count(MARK)
@@ -364,14 +355,15 @@ class _Lexer:
             self._at = after
         self._pending.clear()
 
-    def _body_end(self, delimiter: str, *, strip: bool) -> tuple[int, int]:
-        at = self._at
+    def _body_end(self, delimiter: str, *, strip: bool, joined: bool) -> tuple[int, int]:
+        at, continued = self._at, False
         while at < len(self._text):
             end = self._text.find("\n", at)
             end = len(self._text) if end < 0 else end
             line = self._text[at:end]
-            if (line.lstrip("\t") if strip else line) == delimiter:
+            if not continued and (line.lstrip("\t") if strip else line) == delimiter:
                 return at, min(end + 1, len(self._text))
+            continued = joined and (len(line) - len(line.rstrip("\\"))) % 2 == 1
             at = end + 1
         return len(self._text), len(self._text)
 

@@ -51,7 +51,7 @@ RUN_TRANSITIONS: Final[Mapping[tuple[str, type], RunStatus]] = {
 }
 
 
-class UnitState(msgspec.Struct, kw_only=True):
+class UnitState(msgspec.Struct, kw_only=True, gc=False):
     """What is known of one unit. Outputs and artifacts are those of its last completion."""
 
     status: UnitStatus = "pending"

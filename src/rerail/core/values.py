@@ -97,6 +97,9 @@ def typed(text: str) -> Any:
     return value if math.isfinite(value) and repr(value) == text else text
 
 
+_MOST = 2**63
+
+
 def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
     """Why a value cannot be kept exactly as JSON, or ''. What would come back altered is refused."""
     if depth > _MAX_DEPTH:
@@ -109,7 +112,11 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
         for key, item in value.items():
             if type(key) is not str:
                 return f"{where} has a key that is not text: {key!r}"
-            if type(item) is bool or (type(item) is str and item.isascii()):
+            if (
+                type(item) is bool
+                or (type(item) is str and item.isascii())
+                or (type(item) is int and -_MOST < item < _MOST)
+            ):
                 continue
             wrong = problem(item, f"{where}.{key}", depth + 1)
             if wrong:
@@ -119,7 +126,7 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
 
 
 def _scalar_problem(value: Any, where: str) -> str:
-    if type(value) is int and not -(2**63) <= value < 2**63:
+    if type(value) is int and not -_MOST <= value < _MOST:
         return f"{where} is an integer beyond 64 bits; hand it out as text"
     if type(value) is float and not math.isfinite(value):
         return f"{where} is {value}, which JSON cannot hold"

@@ -25,6 +25,7 @@ from rerail.executors import channels, outcomes
 from rerail.executors.calls import Calls, call
 from rerail.executors.orphans import Leftovers, Watchdog
 from rerail.executors.output import READ_BYTES, OutputLog
+from rerail.executors.spawn import Process, spawn
 from rerail.ports import Attempt, Outcome, ProcessWork, Work
 
 KILL_GRACE = 5.0
@@ -46,7 +47,7 @@ class _Course(msgspec.Struct, kw_only=True):
 
 class _Child(msgspec.Struct, kw_only=True):
     course: _Course
-    process: subprocess.Popen[bytes]
+    process: Process
     watched: int  # readable once the process has ended
     pipes: dict[int, OutputLog]
     files: tuple[str, ...]
@@ -95,7 +96,9 @@ class LocalExecutor:
 
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
         if not self._done:
-            self._block(patience())
+            until = time.monotonic() + min(patience(), MOST_PATIENCE)
+            while not self._done and not self._block(until):
+                pass  # output came, which is nobody's business but the log's
         done, self._done = self._done, []
         return done
 
@@ -167,14 +170,11 @@ class LocalExecutor:
             ends = [*os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK), *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)]
             for end in (ends[1], ends[3]):
                 os.set_blocking(end, True)
-            process = subprocess.Popen(
+            process = spawn(
                 [_bytes(word) for word in work.argv],
-                cwd=attempt.cwd,
-                env={**self._environ, **_all_bytes(attempt.env), **_all_bytes(work.env)},
-                stdin=self._null,
-                stdout=ends[1],
-                stderr=ends[3],
-                start_new_session=True,
+                {**self._environ, **_all_bytes(attempt.env), **_all_bytes(work.env)},
+                attempt.cwd,
+                (self._null, ends[1], ends[3]),
             )
             watched = self._watch(process)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -211,7 +211,7 @@ class LocalExecutor:
         course.checking = check.label
         self._spawn(course, check)
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> int:
+    def _watch(self, process: Process) -> int:
         """A descriptor that becomes readable when the process ends."""
         try:
             fd = os.pidfd_open(process.pid)
@@ -227,17 +227,17 @@ class LocalExecutor:
         self._poll.register(fd, select.POLLIN | select.POLLHUP)
         return fd
 
-    def _block(self, timeout: float) -> None:
+    def _block(self, until: float) -> bool:
+        """Wait for anything and see to it; True if the loop is wanted: woken, or the time is over."""
         began = time.monotonic()
         times = [child.deadline for child in self._children.values() if child.deadline is not None]
         times += [child.signals[-1][0] for child in self._children.values() if child.signals]
         times += self._calls.deadlines()
-        patience = min(timeout, MOST_PATIENCE)
-        if times:
-            patience = min(patience, max(min(times) - began, 0.0))
-        ended = []
+        patience = max(min(until, *times) - began, 0.0) if times else max(until - began, 0.0)
+        ended, woken = [], False
         for fd, _ in self._poll.poll(patience * 1000 + 1):
             if fd == self._wake_read:
+                woken = True
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 4096)
             elif fd in self._pipes:
@@ -251,6 +251,7 @@ class LocalExecutor:
             self._after_call(attempt, outcome)
         self._check_deadlines(now)
         self._send_due(now)
+        return woken or now >= until
 
     def _after_call(self, attempt: Attempt, outcome: Outcome) -> None:
         if outcome.status != "ok" or not attempt.checks:

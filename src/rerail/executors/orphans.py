@@ -24,13 +24,15 @@ class Leftovers:
         self._mark = mark
         self.active = sys.platform == "linux" and os.path.exists(f"/proc/self/task/{os.getpid()}/children")
         self.active = self.active and _set_subreaper(1)
+        # Kept open: this is looked at after every step. The kernel gives orphans to the first thread of a process.
+        self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC) if self.active else -1
 
     def end(self, known: set[int], running: set[str]) -> None:
         """End every marked child that is not known and whose step is not running; reap what is dead."""
         if not self.active:
             return
         for _ in range(100):  # what it leaves behind becomes ours in turn
-            found = [pid for pid in _children() if pid not in known and self._is_leftover(pid, running)]
+            found = [pid for pid in self._children() if pid not in known and self._is_leftover(pid, running)]
             if not found:
                 return
             for pid in found:
@@ -56,21 +58,17 @@ class Leftovers:
         step = next((name[12:].decode() for name in variables if name.startswith(b"RERAIL_STEP=")), "")
         return step not in running
 
+    def _children(self) -> list[int]:
+        found = piece = os.pread(self._list, 4096, 0)
+        while len(piece) > 4000:  # the kernel hands out a page at a time, and whole numbers
+            piece = os.pread(self._list, 4096, len(found))
+            found += piece
+        return [int(pid) for pid in found.split()]
+
     def close(self) -> None:
         if self.active:
             _set_subreaper(0)
-
-
-def _children() -> list[int]:
-    """Our children. The kernel gives orphans to the first thread of a process, which is the main one."""
-    try:
-        fd = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        return [int(pid) for pid in os.read(fd, 1 << 20).split()]
-    finally:
-        os.close(fd)
+            os.close(self._list)
 
 
 def _set_subreaper(value: int) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ from rerail.stores.segments import Chain, Covered, Opening, SegmentEnd
 from rerail.version import VERSION
 
 RESERVE_BYTES = 128 * 1024
+PLACE_CHECK_SECONDS = 0.001  # a burst of tiny steps does not ask each time whether its files are still there
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -45,6 +47,7 @@ class DirectoryRun:
         self._segment = 0
         self._sum = ""
         self._seq = chain.end.seq if chain.end else 0
+        self._checked = float("-inf")
         self._digest = hashlib.sha256()
         self._ignored = chain.ignored
         self._snapshot_seq = snapshot_seq
@@ -90,7 +93,10 @@ class DirectoryRun:
     def append(self, events: Sequence[Event]) -> None:
         if not self._lock.held:
             raise StateUnwritable(f"this process does not own run {self._run_id}", hint=f"rerail show {self._run_id}")
-        self._check_place()
+        now = time.monotonic()
+        if now - self._checked > PLACE_CHECK_SECONDS:
+            self._check_place()
+            self._checked = now
         first = self._seq + 1
         self._seq += len(events)
         self._pending.extend(events)
