@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote, quote_plus
+
+from rerail.core.disguises import disguises
 
 STARS = "***"
-_LEAST_DERIVED = 8  # a shorter encoded form would hit innocent text
-_LEAST_LINE = 12  # of a secret of several lines, lines this long are masked by themselves
+_HEAD = 4  # bytes by which a pattern is looked up
+_FOLD = rb"(?:\r?\n)?"
+_END = b""  # in a trie: a pattern ends here
 
 
 class Mask:
     """Replaces secrets in text, in values and in streams of bytes."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        found = [_forms(secret) for secret in secrets]
-        plain = {_raw(form) for forms, _ in found for form in forms}
+        found = [disguises(secret) for secret in secrets]
         self._folded = {_raw(form) for _, forms in found for form in forms}
-        self._patterns = sorted(plain | self._folded, key=len, reverse=True)
-        self._find = re.compile(b"|".join(map(self._expression, self._patterns))) if self._patterns else None
-        self.longest = len(self._patterns[0]) if self._patterns else 0
+        self._patterns = {_raw(form) for forms, _ in found for form in forms} | self._folded
+        self._find = re.compile(_expression(self._patterns, self._folded)) if self._patterns else None
+        self.longest = max(map(len, self._patterns), default=0)
         self._first = {pattern[0] for pattern in self._patterns}
-
-    def _expression(self, pattern: bytes) -> bytes:
-        if pattern not in self._folded:
-            return re.escape(pattern)
-        return rb"(?:\r?\n)?".join(re.escape(pattern[at : at + 1]) for at in range(len(pattern)))
+        self._by_head: dict[bytes, list[bytes]] = {}
+        for pattern in self._patterns:
+            for length in range(1, min(len(pattern), _HEAD) + 1):
+                self._by_head.setdefault(pattern[:length], []).append(pattern)
 
     def __bool__(self) -> bool:
         return self._find is not None
@@ -61,17 +58,26 @@ class Mask:
         """How much of a stream read so far can be masked and let go: the rest may be the beginning of a secret."""
         if self._find is None:
             return len(data)
-        for length in range(min(self.longest * 3, len(data)), 0, -1):  # a folded one has line ends in between
-            if data[-length] in self._first and self._may_go_on(data[-length:]):
-                return self._before_overlap(data, len(data) - length)
+        newline = len(data) if data.endswith(b"\r") else data.rfind(b"\n")
+        for at in range(max(len(data) - self.longest * 3, 0), len(data)):  # a folded one has line ends in between
+            if data[at] in self._first and self._may_go_on(data, at, folded=at < newline):
+                return self._before_overlap(data, at)
         return len(data)
 
-    def _may_go_on(self, tail: bytes) -> bool:
-        if any(pattern.startswith(tail) and len(pattern) > len(tail) for pattern in self._patterns):
-            return True
-        joined = tail.replace(b"\r\n", b"").replace(b"\n", b"").removesuffix(b"\r")
-        return len(joined) <= self.longest and any(
-            pattern.startswith(joined) and len(pattern) > len(joined) for pattern in self._folded
+    def _may_go_on(self, data: bytes, at: int, *, folded: bool) -> bool:
+        """Whether a secret may begin at this place and end in what is still to come."""
+        for pattern in self._by_head.get(data[at : at + _HEAD], ()):
+            if len(pattern) > len(data) - at and pattern.startswith(data[at:]):
+                return True
+        if not folded:
+            return False
+        joined = _joined(data[at : at + 3 * _HEAD])
+        if joined[:_HEAD] not in self._by_head:
+            return False
+        joined = _joined(data[at:])
+        return any(
+            len(pattern) > len(joined) and pattern.startswith(joined) and pattern in self._folded
+            for pattern in self._by_head.get(joined[:_HEAD], ())
         )
 
     def _before_overlap(self, data: bytes, cut: int) -> int:
@@ -85,6 +91,35 @@ class Mask:
 
 def _raw(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
+
+
+def _joined(data: bytes) -> bytes:
+    return data.replace(b"\r\n", b"").replace(b"\n", b"").removesuffix(b"\r")
+
+
+def _expression(patterns: Iterable[bytes], folded: set[bytes]) -> bytes:
+    """One expression for all patterns that looks at each byte once, however many there are; the longest one wins."""
+    trie: dict[bytes, Any] = {}
+    for pattern in patterns:
+        node = trie
+        for at in range(len(pattern)):
+            fold = _FOLD if at and pattern in folded else b""
+            node = node.setdefault(fold + re.escape(pattern[at : at + 1]), {})
+        node[_END] = {}
+    return _branches(trie)
+
+
+def _branches(node: dict[bytes, Any]) -> bytes:
+    ways = []
+    for first, child in node.items():
+        text, here = first, child
+        while len(here) == 1 and _END not in here:  # no fork: written in a row, so that depth is forks, not bytes
+            ((following, here),) = here.items()
+            text += following
+        if first != _END:
+            ways.append(text + (_branches(here) if here.keys() != {_END} else b""))
+    choice = b"(?:" + b"|".join(ways) + b")"
+    return choice + b"?" if _END in node else choice
 
 
 class StreamMask:
@@ -105,50 +140,3 @@ class StreamMask:
     def end(self) -> bytes:
         held, self._held = self._held, b""
         return self._mask.data(held)
-
-
-def _forms(secret: str) -> tuple[set[str], set[str]]:
-    """A secret as it is, and as it looks encoded; and apart its base64 forms, which programs break into lines."""
-    forms, folded = {secret, *(line for line in secret.splitlines() if len(line) >= _LEAST_LINE)}, set()
-    derived: set[str] = set()
-    for text in {secret, secret.strip()} - {""}:  # a file's last newline is seldom printed
-        derived |= {text, *_escaped(text)}
-        raw = text.encode(errors="surrogateescape")
-        derived |= {raw.hex(), raw.hex().upper()}
-        folded |= _base64(raw)
-    return forms | {form for form in derived if len(form) >= _LEAST_DERIVED}, {
-        form for form in folded if len(form) >= _LEAST_DERIVED
-    }
-
-
-def _escaped(text: str) -> Iterator[str]:
-    """As it stands in addresses, in JSON (also in JSON in JSON), in shell words, in markup, in Python."""
-    for form in (quote(text, safe=""), quote_plus(text), quote(text)):
-        yield form
-        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), form)
-    once = {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-    once |= {re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), form) for form in once}
-    once |= {form.replace("/", "\\/") for form in once}
-    yield from once
-    yield from (json.dumps(form, ensure_ascii=False)[1:-1] for form in once)
-    yield text.replace("'", "'\"'\"'")
-    yield text.replace("'", "'\\''")
-    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", text, flags=re.ASCII)
-    yield re.sub(r"([^\w@%+=:./-])", r"\\\1", text)
-    yield html.escape(text)
-    yield html.escape(text, quote=False)
-    yield repr(text)[1:-1]
-
-
-def _base64(raw: bytes) -> set[str]:
-    forms = set()
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        for ending in (b"", b"\n"):  # by itself, as `echo` and `printf` hand it over
-            forms.add(encode(raw + ending).decode())
-        for shift in range(3):
-            # Wherever it stands in a longer encoded text: without the characters that its neighbours share.
-            text = encode(b"\0" * shift + raw).decode().rstrip("=")
-            start = (0, 2, 3)[shift]
-            end = len(text) if (shift + len(raw)) % 3 == 0 else len(text) - 1
-            forms.add(text[start:end])
-    return forms
