@@ -5,7 +5,7 @@ Every implementation does everything; `rerail.testing` has the suite that proves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -171,8 +171,11 @@ class Executor(Protocol):
     def wake(self) -> None:
         """Make a `wait` return now. Safe in a signal handler."""
 
-    def stop(self, grace: float) -> None:
-        """End what runs: ask, then after `grace` seconds insist. Their outcomes arrive through `wait`."""
+    def stop(self, grace: float, spare: Container[str] = ()) -> None:
+        """End what runs but the steps to be spared: ask, then after `grace` seconds insist.
+
+        Their outcomes arrive through `wait`.
+        """
 
     def suspend(self, number: int) -> None:
         """Send SIGSTOP or SIGCONT to everything that runs."""

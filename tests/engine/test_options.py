@@ -59,6 +59,91 @@ finally:
     assert project.ledger()[2:] == ["undo", "undo-more", "a", "tell"]
 
 
+def test_the_clean_up_after_an_allowed_failure_is_finished_too(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: a
+    run: echo a >> $LEDGER; exit 1
+    allow_failure: true
+    on_failure:
+      - {id: one, run: 'echo one >> $LEDGER'}
+      - {id: two, run: 'echo two >> $LEDGER; test -e fixed || sleep 60'}
+      - {id: three, run: 'echo three >> $LEDGER'}
+"""
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: "two" in project.ledger(), "the clean-up runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (project.root / "fixed").touch()
+    planned = project.rerail("resume", "r", "--dry-run", check=0).stderr
+    project.rerail("resume", "r", check=0)
+
+    assert "run    two    the clean-up after a was not finished" in planned
+    assert project.ledger() == ["a", "one", "two", "two", "three"]
+
+
+def test_an_ending_that_was_cut_off_goes_on_where_it_was(project: Project) -> None:
+    project.pipeline(
+        """
+steps: [{id: a, run: 'echo a >> $LEDGER'}]
+finally:
+  - {id: one, run: 'echo one >> $LEDGER'}
+  - {id: two, run: 'echo two-${{ run.status }} >> $LEDGER; test -e fixed || sleep 60'}
+"""
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: "two-completed" in project.ledger(), "the last hook runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (project.root / "fixed").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["a", "one", "two-completed", "two-completed"]
+
+
+@pytest.mark.parametrize("where", ["on_failure", "allowed", "finally"])
+def test_a_hook_that_must_not_be_repeated_asks(project: Project, where: str) -> None:
+    hook = "{id: pay, idempotent: false, run: 'echo pay >> $LEDGER; test -e fixed || sleep 60'}"
+    allowed = "true" if where == "allowed" else "false"
+    hooks = f"on_failure: [{hook}]" if where != "finally" else "idempotent: true"
+    project.pipeline(
+        f"steps:\n  - id: a\n    run: echo a >> $LEDGER; test -e fixed{' || true' if where == 'finally' else ''}\n"
+        f"    allow_failure: {allowed}\n    {hooks}\n" + (f"finally: [{hook}]\n" if where == "finally" else "")
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: "pay" in project.ledger(), "the hook runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (project.root / "fixed").touch()
+    asked = project.rerail("resume", "r", check=5)
+
+    assert "ask    pay" in asked.stderr
+    assert "rerail mark r pay completed|failed|pending" in asked.stderr
+    assert project.ledger() == ["a", "pay"]
+    project.rerail("mark", "r", "pay", "completed", check=0)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == (["a", "pay", "a"] if where == "on_failure" else ["a", "pay"])
+
+
+def test_a_failure_elsewhere_does_not_cut_a_clean_up_off(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: a
+    needs: []
+    run: exit 1
+    allow_failure: true
+    on_failure: [{id: undo, run: 'echo begun >> $LEDGER; while ! test -e failed; do sleep 0.02; done; sleep 0.3; echo undone >> $LEDGER'}]
+  - {id: b, needs: [], run: 'while ! grep -q begun $LEDGER; do sleep 0.02; done; touch failed; exit 1'}
+"""
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--fail-fast", "--parallel", "3", check=1)
+
+    assert project.ledger() == ["begun", "undone"]
+
+
 def test_a_failing_last_hook_fails_the_run(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]\nfinally: [{id: tell, run: exit 4}]\n")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)

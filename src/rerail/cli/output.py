@@ -176,8 +176,8 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...]) -> None:
     """The plan before anything runs: decision, step, reason; then what is saved."""
     for notice in notices:
         say(f"rerail: {notice}")
-    width = max((len(decision.step) for decision in plan.decisions), default=0)
-    for decision in plan.decisions:
+    width = max((len(decision.step) for decision in plan.decisions + plan.hooks), default=0)
+    for decision in plan.decisions + plan.hooks:
         unless = ", unless it comes out the same" if decision.unless_same else ""
         say(f"  {decision.decision:<6} {decision.step:<{width}}  {decision.reason}{unless}")
     for step in plan.removed:

@@ -15,6 +15,7 @@ import msgspec
 
 from rerail.core.fingerprint import fingerprint
 from rerail.core.graph import Ancestors, downstream, topological
+from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks
 from rerail.core.model import Pipeline, Step
 from rerail.core.state import RunState, UnitState
 
@@ -38,6 +39,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     decisions: tuple[Decision, ...]
     removed: tuple[str, ...] = ()
+    hooks: tuple[Decision, ...] = ()  # those that an earlier life did not finish
+    ending_cut_off: bool = False  # the run had come to its last hooks
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -65,7 +68,27 @@ def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun", start:
     return Plan(
         decisions=tuple(made[step.id] for step in pipeline.steps),
         removed=tuple(step for step, item in state.units if item is None and step not in steps and step not in hooks),
+        hooks=_hooks(pipeline, state),
+        ending_cut_off=ending_was_cut_off(pipeline, state),
     )
+
+
+def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
+    """What becomes of the hooks that were not finished."""
+    made: list[Decision] = []
+    for step in pipeline.steps:
+        if step.on_failure:
+            made += _unfinished(clean_up(step, state), f"the clean-up after {step.id}")
+    if ending_was_cut_off(pipeline, state):
+        made += _unfinished(last_hooks(pipeline, state), "the end of the run")
+    return tuple(made)
+
+
+def _unfinished(left: Rest, what: str) -> list[Decision]:
+    if left.ask:
+        reason = f"{what} was cut off in it and it is not idempotent: nobody knows how far it got"
+        return [Decision(step=left.ask, decision="ask", reason=reason)]
+    return [Decision(step=hook.id, decision="run", reason=f"{what} was not finished") for hook in left.hooks]
 
 
 def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
@@ -77,7 +100,7 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
         else Decision(step=made.step, decision="later", reason=f"after --until {until}")
         for made in whole.decisions
     )
-    return Plan(decisions=decisions, removed=whole.removed)
+    return msgspec.structs.replace(whole, decisions=decisions)
 
 
 def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:

@@ -15,20 +15,20 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.fingerprint import fingerprint
-from rerail.core.graph import topological
+from rerail.core.hooks import Rest, last_hooks
 from rerail.core.model import Step
-from rerail.core.retry import Symptoms, decide, remaining
-from rerail.core.state import RunState, UnitState
+from rerail.core.retry import Symptoms, decide
+from rerail.core.state import RunState
 from rerail.core.template import ExpressionError, evaluate
 from rerail.engine.attempts import attempt_of, failure_of, masked, place_of, scope_of, with_checks, without_commit
 from rerail.engine.job import End, Job, Tools
+from rerail.engine.past import Past, invalidate, start_anew
 from rerail.engine.recorder import Recorder
 from rerail.engine.schedule import Schedule
 from rerail.errors import StateUnwritable
 from rerail.ports import Outcome
 
 STOP_GRACE = 5.0
-ENDED = ("completed", "failed", "skipped")
 
 
 class Runner:
@@ -53,16 +53,24 @@ class Runner:
     def drive(self, opening: ev.RunStarted | ev.RunResumed) -> End:
         """Run to the end of this life. What happened is recorded before this returns, if it can be."""
         self._recorder.stage(opening)
-        self._settle_past()
+        Past(self._job, self._recorder, self._schedule, self._clock).settle()
         self._loop()
         end = self._ending()
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
-            self._final_status = end.status
-            self._schedule.halt()
-            self._start_hooks(self._schedule.start_hooks(self._job.pipeline.finally_))
-            self._loop()
-            end = self._ending()
+            end = self._last_hooks(end)
         return self._finish(end)
+
+    def _last_hooks(self, end: End) -> End:
+        """What comes last, whatever happened; only what is left of it if that is where an earlier life was cut off."""
+        pipeline = self._job.pipeline
+        left = last_hooks(pipeline, self._state) if self._job.plan.ending_cut_off else Rest(pipeline.finally_)
+        if left.ask:
+            return End(status="paused", reason=f"the outcome of {left.ask} is unknown", asked=(left.ask,))
+        self._final_status = end.status
+        self._schedule.halt()
+        start_anew(self._recorder, self._clock, self._schedule.start_hooks(left.hooks))
+        self._loop()
+        return self._ending()
 
     def _loop(self) -> None:
         starts: list[Step] = []
@@ -81,53 +89,6 @@ class Runner:
             return self._stop_signal is not None or self._recorder.lost is not None
         return bool(self._stop_reason)
 
-    # What earlier lives left
-
-    def _settle_past(self) -> None:
-        now = self._clock.now()
-        for (step, item), unit in self._state.units.items():
-            if unit.status == "running":
-                spent = self._job.mask.value(self._job.left_by(f"{step}.{unit.attempts}"))
-                self._recorder.stage(
-                    ev.StepInterrupted(at=now, step=step, item=item, attempt=unit.attempts, reason="crash", metrics=spent)
-                )
-        decisions = {decision.step: decision for decision in self._job.plan.decisions}
-        for step_id in topological({step.id: step.needs for step in self._job.pipeline.steps}):
-            decision = decisions[step_id]
-            unit = self._state.unit((step_id, None))
-            if decision.decision == "reuse":
-                self._schedule.reuse(step_id, unit)
-            elif decision.decision == "skip":
-                self._recorder.stage(ev.StepSkipped(at=now, step=step_id, reason=decision.reason))
-                self._schedule.reuse(step_id, self._state.unit((step_id, None)))
-            else:
-                self._schedule.expect(step_id, ask=decision.decision == "ask")
-                self._finish_clean_up(self._schedule.steps[step_id], unit)
-                if decision.decision != "ask" and not decision.unless_same and _has_ended(unit):
-                    self._invalidate(step_id, decision.reason)
-        for step_id in self._schedule.begin():
-            self._make_ready(step_id)
-
-    def _finish_clean_up(self, step: Step, unit: UnitState) -> None:
-        """What cleans up after a failure comes before the next attempt, if a crash cut it off."""
-        if not (step.on_failure and unit.status == "failed" and unit.retry_at is None):
-            return
-        hooks = [self._state.unit((hook.id, None)) for hook in step.on_failure]
-        if not all(hook.status in ENDED and hook.started_seq > unit.started_seq for hook in hooks):
-            self._start_hooks(self._schedule.hold(step))
-
-    def _make_ready(self, step_id: str) -> None:
-        """Ready now, or when the wait is over that an earlier life had begun before a retry."""
-        unit = self._state.unit((step_id, None))
-        if unit.status == "failed" and unit.retry_at is not None and unit.retry_in is not None:
-            wait = remaining(unit.retry_in, (unit.retry_at - self._clock.now()).total_seconds())
-            self._schedule.wait(step_id, self._clock.monotonic() + wait)
-        else:
-            self._schedule.ready(step_id)
-
-    def _invalidate(self, step_id: str, reason: str) -> None:
-        self._recorder.stage(ev.StepInvalidated(at=self._clock.now(), step=step_id, reason=reason))
-
     # Starting
 
     def _fill(self, starts: list[Step]) -> None:
@@ -142,7 +103,7 @@ class Runner:
                     self._recorder.warn(f"{step.id}: kept, what it needs came out the same")
                     self._schedule.settle(step, unit)
                     continue
-                self._invalidate(step.id, f"{changed} produced something different")
+                invalidate(self._recorder, self._clock, step.id, f"{changed} produced something different")
             if self._skips(step):
                 continue
             self._stage_start(step, unit.attempts + 1)
@@ -169,7 +130,7 @@ class Runner:
             return False
         reason = f"`when: {step.when}` does not hold"
         if self._state.unit((step.id, None)).status != "pending":
-            self._invalidate(step.id, reason)
+            invalidate(self._recorder, self._clock, step.id, reason)
         definition = fingerprint(step, self._job.pipeline.env)
         self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=reason, fingerprint=definition))
         self._schedule.settle(step, self._state.unit((step.id, None)))
@@ -198,7 +159,7 @@ class Runner:
     def _unlaunch(self, starts: Sequence[Step], reason: str) -> None:
         for step in starts:
             del self._running[step.id]
-            self._invalidate(step.id, reason)
+            invalidate(self._recorder, self._clock, step.id, reason)
 
     def _launch(self, starts: Sequence[Step]) -> None:
         for step in starts:
@@ -321,20 +282,14 @@ class Runner:
         if delay is not None:
             self._schedule.wait(step.id, self._clock.monotonic() + delay)
             return
-        self._start_hooks(self._schedule.fail(step))
+        start_anew(self._recorder, self._clock, self._schedule.fail(step))
         if step.allow_failure:
             self._schedule.settle(step, self._state.unit(outcome.unit))
             return
         self._failed.add(step.id)
         if self._job.options.fail_fast and not self._final_status:
             self._schedule.halt()
-            self._executor.stop(STOP_GRACE)
-
-    def _start_hooks(self, hooks: Sequence[Step]) -> None:
-        """Hooks run anew each time: what an earlier life recorded of them no longer counts."""
-        for hook in hooks:
-            if self._state.unit((hook.id, None)).status not in ("pending", "running"):
-                self._invalidate(hook.id, "its turn has come again")
+            self._executor.stop(STOP_GRACE, spare=self._schedule.hooks)
 
     # The end
 
@@ -380,8 +335,3 @@ class Runner:
 
 def _unstartable(step: Step, kind: str, message: str) -> Outcome:
     return Outcome(unit=(step.id, None), status="failed", duration=0.0, type=kind, message=message, retryable=False)
-
-
-def _has_ended(unit: UnitState) -> bool:
-    """Whether the unit's record must be taken back before it can run again; a put-off retry goes on as it is."""
-    return unit.status in ("completed", "skipped") or (unit.status == "failed" and unit.retry_at is None)

@@ -33,8 +33,7 @@ class Schedule:
         for hooks in (pipeline.finally_, *(step.on_failure for step in pipeline.steps)):
             self._after |= {hook.id: following.id for hook, following in pairwise(hooks)}
         self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
-        self._hooks = {hook.id for step in pipeline.steps for hook in step.on_failure}
-        self._hooks |= {hook.id for hook in pipeline.finally_}
+        self.hooks = frozenset(pipeline.hooks)
 
     # What earlier lives left
 
@@ -49,10 +48,9 @@ class Schedule:
         if ask:
             self.asked.append(step_id)
 
-    def hold(self, step: Step) -> list[Step]:
+    def hold(self, step: Step) -> None:
         """A step whose clean-up an earlier life did not finish: that first, then the step."""
         self._held[step.on_failure[-1].id] = step.id
-        return self.start_hooks(step.on_failure)
 
     def begin(self) -> list[str]:
         """The steps that wait for nothing; the caller says for each whether it is ready now or later."""
@@ -91,7 +89,7 @@ class Schedule:
 
     def settle(self, step: Step, unit: UnitState) -> None:
         """A step is done: what waited for it may be ready."""
-        if step.id in self._hooks:
+        if step.id in self.hooks:
             self._next_hook(step)
             return
         self._unfinished.discard(step.id)
@@ -100,7 +98,7 @@ class Schedule:
 
     def fail(self, step: Step) -> list[Step]:
         """A step has failed for good: the hooks that clean up after it, the first of which is ready now."""
-        if step.id in self._hooks:
+        if step.id in self.hooks:
             self._next_hook(step)
         return self.start_hooks(step.on_failure)
 
@@ -112,8 +110,8 @@ class Schedule:
     def halt(self) -> None:
         """No further step runs in this life, only hooks."""
         self._wanted = set()
-        self._ready = deque(step for step in self._ready if step in self._hooks)
-        self._waiting = [(due, step) for due, step in self._waiting if step in self._hooks]
+        self._ready = deque(step for step in self._ready if step in self.hooks)
+        self._waiting = [(due, step) for due, step in self._waiting if step in self.hooks]
         heapq.heapify(self._waiting)
 
     @property

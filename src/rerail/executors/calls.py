@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import msgspec
@@ -67,10 +67,9 @@ class Calls:
                 found.append((known.attempt, outcomes.timed_out(known.attempt, now - known.began)))
         return found
 
-    def give_up(self, now: float) -> list[Outcome]:
-        found = [Outcome(unit=unit, status="stopped", duration=now - known.began) for unit, known in self._calls.items()]
-        self._calls.clear()
-        return found
+    def give_up(self, now: float, spare: Container[str]) -> list[Outcome]:
+        given_up = [self._calls.pop(unit) for unit in list(self._calls) if unit[0] not in spare]
+        return [Outcome(unit=lost.attempt.unit, status="stopped", duration=now - lost.began) for lost in given_up]
 
     def close(self) -> None:
         for _ in range(self._threads):

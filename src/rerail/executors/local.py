@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import msgspec
@@ -108,9 +108,11 @@ class LocalExecutor:
             if self._wake_write >= 0:
                 os.write(self._wake_write, b"\0")
 
-    def stop(self, grace: float = KILL_GRACE) -> None:
+    def stop(self, grace: float = KILL_GRACE, spare: Container[str] = ()) -> None:
         now = time.monotonic()
         for child in self._children.values():
+            if child.course.attempt.unit[0] in spare:
+                continue
             term = min(TERM_AFTER, grace)
             plan: list[tuple[float, int]] = [
                 (now + grace, signal.SIGKILL),
@@ -123,7 +125,7 @@ class LocalExecutor:
             child.stopped = True
             child.deadline = None
         self._send_due(now)
-        self._done += self._calls.give_up(now)
+        self._done += self._calls.give_up(now, spare)
 
     def suspend(self, number: int) -> None:
         """Stop or continue everything that runs, as the terminal asked of us."""

@@ -1,0 +1,97 @@
+"""What earlier lives left, put in order before the loop begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rerail.core import events as ev
+from rerail.core.graph import topological
+from rerail.core.hooks import clean_up
+from rerail.core.model import Step
+from rerail.core.plan import Decision
+from rerail.core.retry import remaining
+from rerail.core.state import UnitState
+from rerail.engine.job import Job
+from rerail.engine.recorder import Recorder
+from rerail.engine.schedule import Schedule
+from rerail.ports import Clock
+
+
+class Past:
+    """Settles what was decided about it and makes ready what can start."""
+
+    def __init__(self, job: Job, recorder: Recorder, schedule: Schedule, clock: Clock) -> None:
+        self._job = job
+        self._recorder = recorder
+        self._schedule = schedule
+        self._clock = clock
+
+    def settle(self) -> None:
+        self._end_cut_off()
+        decisions = {decision.step: decision for decision in self._job.plan.decisions}
+        for step_id in topological({step.id: step.needs for step in self._job.pipeline.steps}):
+            self._settle(self._schedule.steps[step_id], decisions[step_id])
+        for step_id in self._schedule.begin():
+            self._make_ready(step_id)
+
+    def _end_cut_off(self) -> None:
+        """Attempts that were running when their life ended."""
+        now = self._clock.now()
+        for (step, item), unit in self._recorder.state.units.items():
+            if unit.status == "running":
+                spent = self._job.mask.value(self._job.left_by(f"{step}.{unit.attempts}"))
+                self._recorder.stage(
+                    ev.StepInterrupted(at=now, step=step, item=item, attempt=unit.attempts, reason="crash", metrics=spent)
+                )
+
+    def _settle(self, step: Step, decision: Decision) -> None:
+        unit = self._recorder.state.unit((step.id, None))
+        reused = decision.decision == "reuse"
+        if reused:
+            self._schedule.reuse(step.id, unit)
+        elif decision.decision == "skip":
+            self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=decision.reason))
+            self._schedule.reuse(step.id, self._recorder.state.unit((step.id, None)))
+        else:
+            self._schedule.expect(step.id, ask=decision.decision == "ask")
+        self._finish_clean_up(step, hold=not reused)
+        if (
+            decision.decision in ("run", "rerun", "later")
+            and not decision.unless_same
+            and (unit.status in ("completed", "skipped") or (unit.status == "failed" and unit.retry_at is None))
+        ):
+            # A put-off retry goes on as it is; every other record must be taken back before the step can run again.
+            invalidate(self._recorder, self._clock, step.id, decision.reason)
+
+    def _finish_clean_up(self, step: Step, *, hold: bool) -> None:
+        """What cleans up after a failure is finished; before the step's next attempt, if there is to be one."""
+        left = clean_up(step, self._recorder.state)
+        if not left.hooks:
+            return
+        if hold:
+            self._schedule.hold(step)
+        if left.ask:
+            self._schedule.asked.append(left.ask)
+        else:
+            start_anew(self._recorder, self._clock, self._schedule.start_hooks(left.hooks))
+
+    def _make_ready(self, step_id: str) -> None:
+        """Ready now, or when the wait is over that an earlier life had begun before a retry."""
+        unit: UnitState = self._recorder.state.unit((step_id, None))
+        if unit.status == "failed" and unit.retry_at is not None and unit.retry_in is not None:
+            wait = remaining(unit.retry_in, (unit.retry_at - self._clock.now()).total_seconds())
+            self._schedule.wait(step_id, self._clock.monotonic() + wait)
+        else:
+            self._schedule.ready(step_id)
+
+
+def invalidate(recorder: Recorder, clock: Clock, step_id: str, reason: str) -> None:
+    """What is recorded of a step no longer counts."""
+    recorder.stage(ev.StepInvalidated(at=clock.now(), step=step_id, reason=reason))
+
+
+def start_anew(recorder: Recorder, clock: Clock, hooks: Sequence[Step]) -> None:
+    """Hooks run anew each time: what an earlier turn recorded of them no longer counts."""
+    for hook in hooks:
+        if recorder.state.unit((hook.id, None)).status not in ("pending", "running"):
+            invalidate(recorder, clock, hook.id, "its turn has come again")
