@@ -23,7 +23,7 @@ from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
-from rerail.executors import git
+from rerail.executors import git, patterns
 from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
@@ -88,6 +88,7 @@ def drive(
             signals=signals,
             head=git.head,
             uncommitted=git.uncommitted,
+            find=patterns.found,
         )
         try:
             end = Runner(job, tools, recorder).drive(opening)

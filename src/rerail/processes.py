@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from rerail.core.events import Owner
@@ -62,13 +62,24 @@ def is_alive(owner: Owner) -> bool:
 
 def _start_time(pid: int) -> str | None:
     """Field 22 of /proc/PID/stat, or None if there is no such process or it is a zombie."""
+    fields = _stat(pid)
+    return fields[19].decode() if fields else None
+
+
+def _session(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[3]) if fields else 0
+
+
+def _stat(pid: int) -> list[bytes]:
+    """/proc/PID/stat from the third field on; empty if there is no such process or it is a zombie."""
     try:
         with open(f"{_PROC}/{pid}/stat", "rb") as file:
             text = file.read()
     except OSError:
-        return None
+        return []
     fields = text[text.rfind(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+    return [] if fields[0] in (b"Z", b"X") else fields
 
 
 def _boot() -> str:
@@ -101,32 +112,37 @@ def bears(environment: bytes, mark: str) -> bool:
 
 def marked(mark: str) -> Iterator[int]:
     """Live processes, this one excepted, that bear this mark."""
-    own = os.getpid()
-    try:
-        entries = os.listdir(_PROC)
-    except OSError:
-        return
-    for entry in entries:
-        if not entry.isdigit() or int(entry) == own:
-            continue
+    for pid in _others():
         try:
-            with open(f"{_PROC}/{entry}/environ", "rb") as file:
+            with open(f"{_PROC}/{pid}/environ", "rb") as file:
                 environment = file.read()
         except OSError:
             continue
-        if bears(environment, mark) and _start_time(int(entry)) is not None:
-            yield int(entry)
+        if bears(environment, mark) and _start_time(pid) is not None:
+            yield pid
 
 
-def end_marked(mark: str, *, patience: float = 5.0) -> int:
+def _others() -> list[int]:
+    try:
+        return [int(entry) for entry in os.listdir(_PROC) if entry.isdigit() and int(entry) != os.getpid()]
+    except OSError:
+        return []
+
+
+def end_marked(mark: str, sessions: Iterable[int] = (), *, patience: float = 5.0) -> int:
     """Kill every process that bears the mark and wait until they are gone; return how many there were.
 
+    Also what shares a session with one of them, or is in one of `sessions`: a process may have dropped its environment.
     Sweeps until nothing is found: a process may fork while it is being killed.
     """
     ended: set[int] = set()
+    known = {session for session in sessions if session != os.getsid(0)}
     deadline = time.monotonic() + patience
     while True:
-        found = list(marked(mark))
+        found = set(marked(mark))
+        known |= {_session(pid) for pid in found} - {0, os.getsid(0)}
+        if known:
+            found |= {pid for pid in _others() if _session(pid) in known}
         if not found or time.monotonic() > deadline:
             return len(ended)
         for pid in found:

@@ -199,6 +199,17 @@ steps:
     assert "output `j`: stdout is not JSON" in done.stderr
 
 
+def test_a_pattern_that_would_take_for_ever_is_given_up(project: Project) -> None:
+    endless = "echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa! >&2; exit 1"
+    project.pipeline(
+        f"steps: [{{id: a, run: {endless!r}, retry: {{attempts: 3, delay: 0, on: ['(a+)+$', '(\\d+\\.)+\\d+']}}}}]"
+    )
+    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+
+    assert "`retry.on: (a+)+$` takes too long to look for" in failed.stderr
+    assert project.json("show", "r")["steps"][0]["attempts"] == 1
+
+
 @pytest.mark.parametrize(
     ("on", "script", "attempts"),
     [

@@ -27,6 +27,17 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     stderr: str = ""
     retryable: bool = True
+    matching: frozenset[str] = frozenset()  # the patterns of the policy that were found in message and stderr
+
+    @property
+    def text(self) -> str:
+        """What patterns are looked for in."""
+        return f"{self.message}\n{self.stderr}"
+
+
+def patterns(policy: Retry) -> tuple[str, ...]:
+    """What has to be looked for before a decision; that takes time nobody knows, so it is not done here."""
+    return tuple(wanted for wanted in policy.on if isinstance(wanted, str) and wanted not in ("timeout", "rate_limit"))
 
 
 def decide(policy: Retry, failures: int, symptoms: Symptoms, dice: float) -> RetryDecision:
@@ -45,10 +56,9 @@ def _matches(wanted: str | int, symptoms: Symptoms) -> bool:
         return symptoms.exit_code == wanted
     if wanted == "timeout":
         return symptoms.type == "Timeout"
-    text = f"{symptoms.message}\n{symptoms.stderr}"
     if wanted == "rate_limit":
-        return _RATE_LIMIT.search(text) is not None
-    return re.search(wanted, text) is not None
+        return _RATE_LIMIT.search(symptoms.text) is not None
+    return wanted in symptoms.matching
 
 
 def backoff(policy: Retry, failures: int, dice: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -43,6 +43,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     signals: Signals
     head: Callable[[str], str]  # the commit a directory is at
     uncommitted: Callable[[str], list[str]]
+    # Patterns and a text: those that are in it, and those that took too long to tell.
+    find: Callable[[Sequence[str], str], tuple[frozenset[str], tuple[str, ...]]]
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

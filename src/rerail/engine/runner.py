@@ -17,7 +17,7 @@ from rerail.core import events as ev
 from rerail.core.fingerprint import fingerprint
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.model import Step
-from rerail.core.retry import Symptoms, decide
+from rerail.core.retry import Symptoms, decide, patterns
 from rerail.core.state import RunState
 from rerail.core.template import ExpressionError, evaluate
 from rerail.engine.attempts import attempt_of, failure_of, masked, place_of, scope_of, with_checks, without_commit
@@ -264,6 +264,13 @@ class Runner:
             stderr=outcome.stderr_tail,
             retryable=outcome.retryable,
         )
+        if wanted := patterns(step.retry):
+            matching, endless = self._tools.find(wanted, symptoms.text)
+            symptoms = msgspec.structs.replace(symptoms, matching=matching)
+            for pattern in endless:
+                self._recorder.warn(
+                    f"{step.id}: `retry.on: {pattern}` takes too long to look for; it counts as not found"
+                )
         delay = decide(step.retry, failures, symptoms, self._tools.dice()).delay
         self._recorder.stage(
             ev.StepFailed(

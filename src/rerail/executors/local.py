@@ -189,6 +189,8 @@ class LocalExecutor:
             return
         os.close(ends[1])
         os.close(ends[3])
+        if self._watchdog is not None:
+            self._watchdog.began(process.pid)
         child = _Child(
             course=course,
             process=process,
@@ -325,6 +327,8 @@ class LocalExecutor:
             self._leftovers.end(known | ({self._watchdog.pid} if self._watchdog else set()), running)
 
     def _forget(self, child: _Child) -> None:
+        if self._watchdog is not None:
+            self._watchdog.ended(child.process.pid)
         for fd, log in child.pipes.items():
             if self._pipes.get(fd) is log:  # the number may be another child's by now
                 self._close_pipe(fd)

@@ -90,11 +90,23 @@ class Watchdog:
             _watch(read, self._write, mark)
         os.close(read)
 
+    def began(self, session: int) -> None:
+        """A process leads a session that must not outlive us."""
+        self._tell(b"+%d\n" % session)
+
+    def ended(self, session: int) -> None:
+        """It has been waited for: its number may soon be another's."""
+        self._tell(b"-%d\n" % session)
+
+    def _tell(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # somebody killed the watchdog: marks are what is left
+            os.write(self._write, message)
+
     def close(self) -> None:
         """Nothing is left to watch."""
         if self._write >= 0:
             with contextlib.suppress(OSError):
-                os.write(self._write, b"x")
+                os.write(self._write, b"x\n")
             os.close(self._write)
             self._write = -1
             with contextlib.suppress(ChildProcessError):
@@ -110,7 +122,13 @@ def _watch(read: int, write: int, mark: str) -> None:
         # Everything else is let go: whoever reads rerail's output must not wait for us.
         os.closerange(0, read)
         os.closerange(read + 1, 65536)
-        if os.read(read, 1) == b"":
-            processes.end_marked(mark)
+        sessions: set[int] = set()
+        with open(read, "rb", closefd=False) as messages:
+            for message in messages:
+                if message == b"x\n":
+                    return
+                session = int(message[1:])
+                sessions = sessions | {session} if message.startswith(b"+") else sessions - {session}
+        processes.end_marked(mark, sessions)
     finally:
         os._exit(0)

@@ -1,0 +1,39 @@
+"""Patterns a user wrote, looked for in what a program printed, in bounded time.
+
+A pattern with nested repetitions can take longer than the universe has; Python cannot interrupt one. So anything that
+repeats more than once is searched for by a child process that has a moment to answer.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import msgspec
+
+PATIENCE = 2.0  # seconds
+
+_REPEATS = re.compile(r"[*+{]")
+_CODE = "import json, re, sys; p, t = json.load(sys.stdin); sys.exit(0 if re.search(p, t) else 3)"
+
+
+def found(patterns: Iterable[str], text: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The patterns that match, and those that took too long to tell."""
+    matching, endless = set(), []
+    for pattern in patterns:
+        if len(_REPEATS.findall(pattern)) < 2:
+            if re.search(pattern, text):
+                matching.add(pattern)
+            continue
+        question = msgspec.json.encode([pattern, text])
+        try:
+            command = [sys.executable, "-I", "-S", "-c", _CODE]
+            answer = subprocess.run(command, input=question, timeout=PATIENCE, check=False, stderr=subprocess.DEVNULL)
+        except (subprocess.TimeoutExpired, OSError):
+            endless.append(pattern)
+        else:
+            if answer.returncode == 0:
+                matching.add(pattern)
+    return frozenset(matching), tuple(endless)
