@@ -26,27 +26,40 @@ def laughs() -> str:
 
 
 FILES = {
-    "merge keys that multiply": merge_bomb(),
-    "a billion laughs": laughs(),
-    "brackets": "[" * 40_000,
-    "braces": "{a: " * 40_000,
-    "nested blocks": "".join(" " * n + "a:\n" for n in range(3000)),
-    "ten megabytes": "# " + "x" * 10_000_000,
-    "one long line": "steps: [{run: '" + "x" * 4_000_000,
-    "many keys": "\n".join(f"k{n}: 1" for n in range(50_000)),
-    "a recursive alias": "a: &a [*a]\nsteps: []",
-    "python tags": "a: !!python/object/apply:os.system ['touch pwned']",
-    "two documents": "steps: [{run: x}]\n---\nsteps: []",
-    "duplicate keys": "steps: [{run: x, run: y}]",
-    "a number without end": "a: " + "9" * 5000,
-    "control characters": "steps: [{run: \x07}]",
-    "a bomb in an expression": "steps: [{run: 'echo ${{ " + "(" * 3000 + "1" + ")" * 3000 + " }}'}]",
-    "an escape attempt": "steps: [{run: 'echo ${{ params.__class__.__mro__ }}'}]",
-    "half an expression": "steps: [{run: 'echo ${{ 1 + '}]",
-    "many problems": "steps:\n" + "".join(f"  - {{rum: x, id: 'bad id {n}'}}\n" for n in range(2000)),
-    "a circle of five thousand": "steps:\n"
+    ("merge keys that multiply", "merge keys"): merge_bomb(),
+    ("a billion laughs", "aliases expand to more than"): laughs(),
+    ("brackets", "nested deeper than 100"): "[" * 40_000,
+    ("braces", "nested deeper than 100"): "{a: " * 40_000,
+    ("nested blocks", "nested deeper than 100"): "".join(" " * n + "a:\n" for n in range(3000)),
+    ("ten megabytes", "at most"): "# " + "x" * 10_000_000,
+    ("one long line", "found unexpected end of stream"): "steps: [{run: '" + "x" * 4_000_000,
+    ("many keys", "unknown key `k0`"): "\n".join(f"k{n}: 1" for n in range(50_000)),
+    ("a recursive alias", "no anchor `a` before this"): "a: &a [*a]\nsteps: []",
+    ("python tags", "the tag"): "a: !!python/object/apply:os.system ['touch pwned']",
+    ("two documents", "a second document"): "steps: [{run: x}]\n---\nsteps: []",
+    ("duplicate keys", "`run` is given twice"): "steps: [{run: x, run: y}]",
+    ("a number without end", "more than 18 digits"): "a: " + "9" * 5000,
+    ("control characters", ""): "steps: [{run: \x07}]",
+    ("a bomb in an expression", "5000 at most"): "steps: [{run: 'echo ${{ "
+    + "(" * 3000
+    + "1"
+    + ")" * 3000
+    + " }}'}]",
+    ("an escape attempt", "no param `__class__`"): "steps: [{run: 'echo ${{ params.__class__.__mro__ }}'}]",
+    ("half an expression", "`${{` has no `}}`"): "steps: [{run: 'echo ${{ 1 + '}]",
+    ("many problems", "problems more"): "steps:\n" + "".join(f"  - {{rum: x, id: 'bad id {n}'}}\n" for n in range(2000)),
+    ("a circle of five thousand", "in a circle"): "steps:\n"
     + "".join(f"  - {{id: s{n}, run: x, needs: [s{(n + 1) % 5000}]}}\n" for n in range(5000)),
-    "latin-1": b"name: caf\xe9".decode("latin-1"),
+    ("latin-1", "not UTF-8"): b"name: caf\xe9".decode("latin-1"),
+    ("a list without end", "more than 200000 values"): "steps: [" + "a," * 1_000_000 + "]",
+    ("a mapping without end", "more than 200000 values"): "env: {" + ",".join(f"A{n}: 1" for n in range(150_000)) + "}",
+    ("expressions without end", "more than 3000 expressions"): "steps: [{run: 'echo " + "${{1}}" * 100_000 + "'}]",
+    ("a script without end", "a script with expressions may have"): "steps: [{run: 'echo ${{1}}"
+    + "x " * 1_000_000
+    + "'}]",
+    ("a need that steers the terminal", "no step `\\x1b[2J`"): 'steps: [{run: x, needs: ["\\e[2J"]}]',
+    ("a long circle", "(19990 more)"): "steps:\n"
+    + "".join(f"  - {{id: s{n}, run: x, needs: [s{(n + 1) % 20_000}]}}\n" for n in range(20_000)),
 }
 
 
@@ -62,15 +75,17 @@ def check(project: Project, path: str) -> tuple[int, str, int]:
     return process.returncode, text, usage.ru_maxrss
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("name", "words"), FILES)
 @pytest.mark.timeout(30)
-def test_a_hostile_file_is_refused_cheaply(project: Project, name: str) -> None:
+def test_a_hostile_file_is_refused_cheaply(project: Project, name: str, words: str) -> None:
     path = project.root / "p.yaml"
-    path.write_bytes(FILES[name].encode("latin-1" if name == "latin-1" else "utf-8"))
+    path.write_bytes(FILES[name, words].encode("latin-1" if name == "latin-1" else "utf-8"))
     code, messages, peak = check(project, "p.yaml")
 
     assert code == 2, messages[:500]
     assert "p.yaml:" in messages
+    assert words in messages
+    assert len(messages) < 50_000
     assert "Traceback" not in messages
     assert "next: " in messages
     assert peak < MOST_KILOBYTES
@@ -78,7 +93,7 @@ def test_a_hostile_file_is_refused_cheaply(project: Project, name: str) -> None:
     assert not (project.root / "pwned").exists()
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "device", "missing", "unreadable name"])
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device", "missing", "unreadable name", "memory"])
 @pytest.mark.timeout(30)
 def test_what_is_no_file_is_refused_at_once(project: Project, kind: str) -> None:
     path = project.root / "p.yaml"
@@ -90,6 +105,8 @@ def test_what_is_no_file_is_refused_at_once(project: Project, kind: str) -> None
             path.mkdir()
         case "device":
             name = "/dev/zero"
+        case "memory":
+            name = "/proc/self/mem"
         case "unreadable name":
             name = "x" * 5000
     code, messages, peak = check(project, name)

@@ -80,7 +80,7 @@ steps:
     )
 
     assert [line.split(": ", 1)[0] for line in found] == [
-        "p.yaml:2:9", "p.yaml:6:11", "p.yaml:7:5", "p.yaml:8:13", "p.yaml:9:14", "p.yaml:10:5", "p.yaml:10:13",
+        "p.yaml:2:1", "p.yaml:6:5", "p.yaml:7:5", "p.yaml:8:13", "p.yaml:9:14", "p.yaml:10:5", "p.yaml:10:13",
         "p.yaml:11:23",
     ]  # fmt: skip
     text = "\n".join(found)
@@ -193,6 +193,35 @@ def test_a_bad_file_creates_nothing_and_shows_all_problems(project: Project) -> 
     project.pipeline("steps: [{runn: x}]\nname: [1]\n")
     refused = project.rerail("run", "pipeline.yaml", check=2)
 
-    assert "pipeline.yaml:1:16: unknown key `runn`, did you mean `run`?" in refused.stderr
+    assert "pipeline.yaml:1:10: unknown key `runn`, did you mean `run`?" in refused.stderr
     assert "pipeline.yaml:2:7" in refused.stderr
     assert not (project.root / ".rerail").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("env: {'': x}", "'' cannot be the name of a variable"),
+        ("env: {'A=B': x}", "'A=B' cannot be the name of a variable"),
+        ('env: {A: "x\\0y"}', "`A` of `env` holds a NUL character"),
+        ("params: {n: {type: integer, default: many}}", "the default 'many' is not of type integer"),
+        ("params: {n: {type: integer, default: '3'}}", "the default '3' is not of type integer"),
+        ("params: {n: {choices: [a, b], default: c}}", "the default 'c' is not one of its choices"),
+        ("params: {n: {choices: a}}", "`choices` of param `n` must be a list, not text"),
+        ("params: {n: {type: number, choices: [1, x]}}", "the choice 'x' is not of type number"),
+        ("defaults: {retry: many}", "`retry` must be a number of attempts or a mapping, not 'many'"),
+        ('"\\e[31mred\\n": 1', "unknown key `\\\\x1b[31mred\\\\n`"),
+    ],
+)
+def test_what_would_surprise_later_is_refused_now(text: str, words: str) -> None:
+    assert words.replace("\\\\", "\\") in "\n".join(problems(text + "\nsteps: [{run: 'true'}]"))
+
+
+@pytest.mark.parametrize(
+    "field", ['id: "a\\eb"', 'cwd: "a\\0b"', 'needs: ["x\\e[2J\\ny"]', 'when: "\\e[2J\\n("', "run: !\u202e x"]
+)
+def test_no_name_in_a_message_steers_the_terminal(field: str) -> None:
+    found = problems("steps:\n  - {" + field + ("" if field.startswith("run") else ", run: 'true'") + "}\n")
+
+    assert found
+    assert all(line.isprintable() for line in found)

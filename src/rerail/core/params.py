@@ -29,6 +29,24 @@ def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[di
     return values, problems
 
 
+def wrong_choice(param: Param) -> str:
+    """What is wrong with the declared choices, or ''."""
+    bad = [choice for choice in param.choices if _as_type(param.type, choice) != choice]
+    return f"the choice {bad[0]!r} is not of type {param.type}" if bad else ""
+
+
+def wrong_default(param: Param) -> str:
+    """What is wrong with the declared default, or ''."""
+    if param.default is None:
+        return ""
+    converted = _as_type(param.type, param.default)
+    if converted is None or type(converted) is not type(param.default):
+        return f"the default {param.default!r} is not of type {param.type}"
+    if param.choices and converted not in param.choices:
+        return f"the default {param.default!r} is not one of its choices"
+    return ""
+
+
 def _converted(name: str, param: Param, value: Any) -> tuple[Any, str]:
     converted = _as_type(param.type, value)
     if converted is None:

@@ -14,17 +14,19 @@ from typing import Literal
 
 import msgspec
 
+from rerail.core.shellplaces import Surroundings
+
 Place = Literal["bare", "double", "single", "ansi", "arithmetic", "verbatim", "comment"]
 
 MARK = "\0"  # cannot occur in a script
 
 _LEADING = ("if", "then", "else", "elif", "while", "until", "do", "for", "!", "time")
 _BLANK = " \t\n;&|()<>"
-_DECLARING = ("declare", "typeset", "local", "export", "readonly")
-_COMPARED = re.compile(r"(?<!\S)-(eq|ne|lt|le|gt|ge)(?!\S)")
-_SUBSCRIPT = re.compile(r"(?:[A-Za-z_]\w*|\$)\[[^\]\n]*$")
 _DEFAULTING = re.compile(r"[#!]?[\w@*?$!-]+(\[[^\]]*\])?:?[-=?+]")
 _SLICING = re.compile(r"!?[\w@*?$!#-]+(\[[^\]]*\])?:(?![-=?+])")
+_ORDINARY = re.compile(r"[A-Za-z0-9_./,:@%+]+")
+_ORDINARY_QUOTED = re.compile(r'[^\0\\"$`]+')
+_ORDINARY_SINGLE = re.compile(r"[^\0\\']+")
 _HEREDOC = re.compile(r"<<(-?)[ \t]*")
 
 
@@ -68,6 +70,7 @@ class _Lexer:
         self._slots: list[Slot] = []
         self._word_start = True
         self._command_start = True
+        self._around = Surroundings(text)
 
     def slots(self) -> list[Slot]:
         while self._at < len(self._text):
@@ -111,7 +114,7 @@ class _Lexer:
         elif not self._quoting(char):
             self._command_start = self._word_start and self._keyword(frame)
             self._word_start = False
-            self._at += 1
+            self._at = self._skip(_ORDINARY, self._at + 1)
 
     def _quoting(self, char: str) -> bool:
         """Backslash, quotes and substitutions, as they are outside quotes."""
@@ -158,6 +161,8 @@ class _Lexer:
             self._at += 1
             if char == "'":
                 self._pop()
+            else:
+                self._at = self._skip(_ORDINARY_SINGLE, self._at)
 
     def _double(self, frame: _Frame) -> None:
         """Inside double quotes, or in a here-document that expands (where a double quote is nothing special)."""
@@ -170,7 +175,12 @@ class _Lexer:
             self._at += 1
             self._pop()
         elif not self._substitution(char, quoted=True):
-            self._at += 1
+            self._at = self._skip(_ORDINARY_QUOTED, self._at + 1)
+
+    def _skip(self, ordinary: re.Pattern[str], at: int) -> int:
+        """The next character that may mean something: most do not, and are not looked at one by one."""
+        match = ordinary.match(self._text, at)
+        return match.end() if match else at
 
     def _param(self, frame: _Frame) -> None:
         char = self._text[self._at]
@@ -282,30 +292,9 @@ class _Lexer:
             before = self._text[frame.start : self._at]
             if frame.kind == "param" and (before.count("[") > before.count("]") or _SLICING.match(before)):
                 return True
-        if _SUBSCRIPT.search(self._text[max(self._at - 200, 0) : self._at]):
+        if self._around.in_subscript(self._at) or self._around.in_comparison(self._at):
             return True
-        opened = self._text.rfind("[[", 0, self._at)
-        closed = self._text.find("]]", opened) if opened >= 0 else -1
-        inside = self._text[opened : closed if closed >= 0 else len(self._text)]
-        if opened >= 0 and (closed < 0 or closed > self._at) and _COMPARED.search(inside):
-            return True
-        words = self._command().split()
-        return bool(words) and (
-            words[0] == "let" or (words[0] in _DECLARING and any("i" in w for w in words if w[0] == "-"))
-        )
-
-    def _command(self) -> str:
-        """The command that the present place belongs to, as far as it has been read."""
-        return re.split(r"[\n;&|(){}]", self._text[max(self._at - 1000, 0) : self._at])[-1]
-
-    def _check_name(self) -> None:
-        """Refuse a place where the shell takes the value for the name of a variable, subscripts and all."""
-        words = (command := self._command()).split()
-        at_word_start = command[-1:].isspace() or (command.rstrip().endswith(("'", '"')) and command[-1:] in "'\"")
-        if words and words[-1].strip("'\"") == "-v":
-            at_word_start, words = True, ["unset"]
-        if words and words[0] in (*_DECLARING, "unset", "read") and at_word_start:
-            raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
+        return self._around.is_number(self._at)
 
     # Here-documents
 
@@ -314,7 +303,7 @@ class _Lexer:
         if self._text.startswith("<<<", self._at):
             self._at += 3
             return True
-        if match is None or _SUBSCRIPT.search(self._text[max(self._at - 200, 0) : self._at]):
+        if match is None or self._around.in_subscript(self._at):
             return False  # also in a[1<<2], which shifts
         at, delimiter, quoted = match.end(), "", False
         while at < len(self._text) and self._text[at] not in _BLANK:
@@ -372,8 +361,8 @@ class _Lexer:
             raise Misplaced(len(self._slots), "an expression cannot follow a backslash")
         if self._calculates():
             place = "arithmetic"
-        elif place != "arithmetic":
-            self._check_name()
+        elif place != "arithmetic" and self._around.is_name(self._at):
+            raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
         self._slots.append(Slot(place))
         self._at += 1
 

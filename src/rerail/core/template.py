@@ -24,6 +24,7 @@ FILTERS = tuple(
 ROOTS = ("params", "env", "steps", "item", "loop", "run")
 RUN_NAMES = ("id", "dir", "status")
 STEP_NAMES = ("outputs", "status", "exit_code")
+_PATH = re.compile(r"(?:params|env|steps|run)(?:\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 class ExpressionError(ValueError):
@@ -102,10 +103,18 @@ _METHODS = frozenset(
 )
 
 
+def is_path(expression: str) -> bool:
+    """Whether it is only names with dots between them: most are, and they need no parser."""
+    return _PATH.fullmatch(expression) is not None
+
+
 def check(expression: str, known: Known) -> str:
     """What is wrong with an expression, or ''."""
     if len(expression) > MAX_EXPRESSION:
         return f"the expression has {len(expression)} characters; {MAX_EXPRESSION} at most"
+    if is_path(expression):
+        wrong = _check_path(expression.split("."), known)
+        return f"`{expression}`: {wrong}" if wrong else ""
     try:
         return _check(expression, known)
     except RecursionError:
@@ -198,6 +207,18 @@ def _near(name: str, names: Collection[str]) -> str:
 
 def evaluate(expression: str, scope: Scope) -> Any:
     """The value of an expression; ExpressionError if it has none."""
+    if is_path(expression):
+        value: Any = scope.names()
+        for name in expression.split("."):
+            if not (isinstance(value, Mapping) and name in value):
+                break
+            value = value[name]
+        else:
+            return _settled(value)
+    return _evaluated(expression, scope)
+
+
+def _evaluated(expression: str, scope: Scope) -> Any:
     from jinja2 import Undefined
 
     try:

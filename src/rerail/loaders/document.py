@@ -16,6 +16,7 @@ import yaml
 MAX_BYTES = 5_000_000
 MAX_DEPTH = 100
 MAX_ALIASED_NODES = 10_000
+MAX_NODES = 200_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -38,6 +39,7 @@ class Node(msgspec.Struct, kw_only=True):
     line: int
     column: int
     size: int = 1  # nodes in it, for bounding aliases
+    keys: dict[str, tuple[int, int]] = {}  # of a mapping: where its keys stand
     block: bool = False  # a text written as an indented block, which begins on the line after
     quoted: bool = False
 
@@ -96,6 +98,7 @@ class _Open:
                 first = self.node.value[name].line
                 raise Malformed(self.key.line, self.key.column, f"`{name}` is given twice (first in line {first})")
             self.node.value[name] = child
+            self.node.keys[name] = (self.key.line, self.key.column)
             self.key = None
 
 
@@ -140,6 +143,7 @@ class _Tree:
         self._stack: list[_Open] = []
         self._anchors: dict[str, Node] = {}
         self._aliased_nodes = 0
+        self._nodes = 0
 
     def open(self, event: Any) -> None:
         _check_tag(event)
@@ -152,6 +156,9 @@ class _Tree:
         self.add(ended.node, ended.anchor)
 
     def add(self, node: Node, anchor: str | None) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise Malformed(node.line, node.column, f"more than {MAX_NODES} values in one file")
         if anchor:
             self._anchors[anchor] = node
         if self._stack:

@@ -9,6 +9,9 @@ from rerail.core.template import Known
 from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems
 
+MAX_SCRIPT = 1_000_000
+MAX_EXPRESSIONS = 3_000  # each takes a moment to check
+
 
 class Expressions:
     """The expressions of one step; `found` says whether there are any."""
@@ -20,7 +23,12 @@ class Expressions:
 
     def script(self, node: Node | None) -> None:
         """A text that a shell will read."""
-        if node is None or not isinstance(node.value, str) or not self.text(node):
+        if node is None or not isinstance(node.value, str) or not holes.has_holes(node.value):
+            return
+        if len(node.value) > MAX_SCRIPT:
+            self._problems.add(node, f"a script with expressions may have {MAX_SCRIPT} characters, not {len(node.value)}")
+            return
+        if not self.text(node):
             return
         pieces = holes.split(node.value)
         try:
@@ -39,8 +47,8 @@ class Expressions:
             return False
         self.found = True
         for _, expression, offset in pieces:
-            if expression is not None:
-                self._check(expression, *node.place(offset))
+            if expression is not None and not self._problems.many:
+                self._check(expression, node, offset)
         return True
 
     def everything(self, node: Node | None) -> None:
@@ -67,11 +75,17 @@ class Expressions:
         text = fields.text(key).strip()
         if text.startswith(holes.OPEN) and text.endswith(holes.CLOSE):
             text = text[len(holes.OPEN) : -len(holes.CLOSE)].strip()
-        self._check(text, node.line, node.column)
+        self._check(text, node, 0)
         self.found = True
         return text
 
-    def _check(self, expression: str, line: int, column: int) -> None:
-        wrong = template.check(expression, self._known)
+    def _check(self, expression: str, node: Node, offset: int) -> None:
+        wrong = ""
+        if not template.is_path(expression):
+            self._problems.expressions += 1
+            if self._problems.expressions == MAX_EXPRESSIONS + 1:
+                wrong = f"more than {MAX_EXPRESSIONS} expressions that are more than a name"
+        if self._problems.expressions <= MAX_EXPRESSIONS:
+            wrong = template.check(expression, self._known)
         if wrong:
-            self._problems.add_at(line, column, wrong)
+            self._problems.add_at(*node.place(offset), wrong)

@@ -15,6 +15,7 @@ PLANNED = frozenset("agent approve artifacts budget inputs keep loop map pipelin
 
 
 MOST_PROBLEMS = 100
+MOST_CHARACTERS = 400  # of one message
 
 
 class Problems:
@@ -24,6 +25,7 @@ class Problems:
         self._path = path
         self._found: list[tuple[int, int, str]] = []
         self._more = 0
+        self.expressions = 0  # seen so far, of those that take a moment to check
 
     def add(self, node: Node, message: str) -> None:
         self.add_at(node.line, node.column, message)
@@ -32,7 +34,7 @@ class Problems:
         if self.many:
             self._more += 1
         else:
-            self._found.append((line, column, message))
+            self._found.append((line, column, one_line(message)))
 
     @property
     def many(self) -> bool:
@@ -42,8 +44,9 @@ class Problems:
     @property
     def lines(self) -> list[str]:
         """One line each, in the order of the file."""
-        told = [f"{self._path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
-        return [*told, f"{self._path}: and {self._more} problems more"] if self._more else told
+        path = one_line(self._path)
+        told = [f"{path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
+        return [*told, f"{path}: and {self._more} problems more"] if self._more else told
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -68,12 +71,13 @@ class Fields:
         for key, node in self._values.items():
             if key in names:
                 continue
+            line, column = self.node.keys.get(key, (node.line, node.column))
             if key in PLANNED:
-                self.problems.add(node, f"`{key}` is not supported by this version of rerail yet")
+                self.problems.add_at(line, column, f"`{key}` is not supported by this version of rerail yet")
                 continue
             close = [] if self.problems.many else difflib.get_close_matches(key[:100], names, n=1)
             hint = f", did you mean `{close[0]}`?" if close else f"; known here: {', '.join(sorted(names))}"
-            self.problems.add(node, f"unknown key `{key}`{hint}")
+            self.problems.add_at(line, column, f"unknown key `{key[:100]}`{hint}")
 
     def get(self, key: str) -> Node | None:
         return self._values.get(key)
@@ -166,8 +170,26 @@ class Fields:
                 self.problems.add(child, f"`{name}` of `{key}` must be text, not {child.kind}")
         return found
 
+    def variables(self, key: str) -> dict[str, str]:
+        """A mapping of texts that can be an environment."""
+        found = self.texts(key)
+        node = self.get(key)
+        for name, value in found.items():
+            place = node.value[name] if node else self.node
+            if not name or "=" in name or "\0" in name:
+                self.problems.add(place, f"{name[:60]!r} cannot be the name of a variable")
+            if "\0" in value:
+                self.problems.add(place, f"`{name[:60]}` of `{key}` holds a NUL character")
+        return found
+
     def _wrong(self, key: str, node: Node, wanted: str) -> None:
         self.problems.add(node, f"`{key}` of {self.what} must be {wanted}, not {describe(node)}")
+
+
+def one_line(message: str) -> str:
+    """A message that fits its line and cannot steer a terminal, whatever names it quotes."""
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in message)
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
 
 
 def describe(node: Node) -> str:

@@ -12,7 +12,7 @@ from rerail.core.model import Action, Capture, Python, Retry, Run, Step, Write
 from rerail.core.template import Known
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
-from rerail.loaders.fields import Fields, Problems
+from rerail.loaders.fields import Fields, Problems, describe
 
 OPTIONS = tuple(
     "id name needs when env cwd timeout retry outputs checks idempotent allow_failure on_failure commit_required".split()
@@ -37,7 +37,7 @@ class StepReader:
         self._sources: dict[str, Fields] = {}
         self._timeout = defaults.duration("timeout")
         self._retry = _retry(defaults, problems)
-        self._env = defaults.texts("env")
+        self._env = defaults.variables("env")
 
     def main(self, node: Node) -> tuple[Step, ...]:
         """The steps of the pipeline, their needs resolved and their expressions checked."""
@@ -108,8 +108,8 @@ class StepReader:
             name=fields.text("name"),
             action=_action(fields, self._problems),
             needs=previous if needs is None else tuple(dict.fromkeys(name for name, _ in needs)),
-            env={**self._env, **fields.texts("env")},
-            cwd=fields.text("cwd"),
+            env={**self._env, **fields.variables("env")},
+            cwd=_directory(fields, self._problems),
             timeout=fields.duration("timeout") if fields.has("timeout") else self._timeout,
             retry=_retry(fields, self._problems) if fields.has("retry") else self._retry,
             allow_failure=fields.flag("allow_failure", default=False),
@@ -131,7 +131,7 @@ class StepReader:
         cycle = find_cycle({step.id: step.needs for step in steps})
         if cycle:
             place = self._places[cycle[0]]
-            self._problems.add(place, f"the steps need each other in a circle: {' → '.join(cycle)}")
+            self._problems.add(place, f"the steps need each other in a circle: {_chain(cycle)}")
         return not cycle
 
     def _checked(self, step: Step, known: Known) -> Step:
@@ -145,6 +145,18 @@ class StepReader:
             expressions.script(node)
         when = expressions.bare(fields, "when")
         return msgspec.structs.replace(step, when=when, dynamic=expressions.found)
+
+
+def _chain(names: list[str]) -> str:
+    shown = names if len(names) <= 12 else [*names[:6], f"({len(names) - 11} more)", *names[-5:]]
+    return " → ".join(shown)
+
+
+def _directory(fields: Fields, problems: Problems) -> str:
+    path = fields.text("cwd")
+    if "\0" in path:
+        problems.add(fields.get("cwd") or fields.node, f"`cwd` of {fields.what} holds a NUL character")
+    return path
 
 
 def _action(fields: Fields, problems: Problems) -> Action:
@@ -207,7 +219,10 @@ def _retry(owner: Fields, problems: Problems) -> Retry:
     node = owner.get("retry")
     if node is None:
         return Retry()
-    if isinstance(node.value, int):
+    if not isinstance(node.value, dict):
+        if not isinstance(node.value, int):
+            problems.add(node, f"`retry` must be a number of attempts or a mapping, not {describe(node)}")
+            return Retry()
         return Retry(attempts=owner.count("retry", 1))
     fields = Fields(node, problems, "`retry`")
     fields.only(("attempts", "backoff", "delay", "max_delay", "jitter", "on"))
@@ -237,7 +252,7 @@ def _retry_on(node: Node | None, problems: Problems) -> tuple[str | int, ...]:
             try:
                 re.compile(value)
             except (re.error, RecursionError, OverflowError) as error:
-                problems.add(child, f"`on` of `retry`: {value!r} is no pattern: {error}")
+                problems.add(child, f"`on` of `retry`: {value[:60]!r} is no pattern: {error}")
                 continue
         wanted.append(value)
     return tuple(wanted)

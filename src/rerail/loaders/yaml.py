@@ -8,6 +8,7 @@ import stat
 from typing import Any
 
 from rerail.core.model import CheckpointPolicy, Param, Pipeline
+from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import PipelineInvalid
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
 from rerail.loaders.fields import Fields, Problems
@@ -33,6 +34,8 @@ def read_pipeline_file(path: str) -> bytes:
             raise PipelineInvalid([f"{path}: {status.st_size} bytes; {MAX_BYTES} at most"], hint=hint)
         with open(fd, "rb", closefd=False) as file:
             return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise PipelineInvalid([f"{path}: cannot be read: {error.strerror}"], hint=hint) from None
     finally:
         os.close(fd)
 
@@ -67,7 +70,7 @@ def _pipeline(root: Node, problems: Problems, path: str) -> Pipeline:
     return Pipeline(
         name=top.text("name", stem) or stem,
         labels=top.texts("labels"),
-        env=top.texts("env"),
+        env=top.variables("env"),
         params=params,
         checkpoint=_checkpoint(top, problems),
         secrets=_secrets(top, problems),
@@ -100,13 +103,19 @@ def _params(top: Fields, problems: Problems) -> dict[str, Param]:
         fields.only(("type", "required", "default", "choices", "description"))
         kind: Any = fields.choice("type", ("string", "integer", "number", "boolean", "path", "list"), "string")
         default, choices = fields.get("default"), fields.get("choices")
+        if choices and not isinstance(choices.value, list):
+            problems.add(choices, f"`choices` of param `{name}` must be a list, not {choices.kind}")
+            choices = None
         params[name] = Param(
             type=kind,
             required=fields.flag("required", default=False),
             default=default.plain() if default else None,
-            choices=tuple(choices.plain()) if choices and isinstance(choices.value, list) else (),
+            choices=tuple(choices.plain()) if choices else (),
             description=fields.text("description"),
         )
+        for node, wrong in ((choices, wrong_choice(params[name])), (default, wrong_default(params[name]))):
+            if node and wrong:
+                problems.add(node, f"param `{name}`: {wrong}")
     return params
 
 
