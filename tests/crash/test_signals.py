@@ -22,5 +22,5 @@ def test_a_signal_at_any_state_call(lab: Lab, number: signal.Signals) -> None:
         interrupted += int(met["code"] == 128 + number)
         if met["code"] == 0 and (met["points"] or 0) < at:
             break
-        at += 2
+        at += 1
     assert interrupted > 10

@@ -121,3 +121,21 @@ def test_an_expression_without_a_value_fails_its_step_by_name(project: Project, 
 
     assert words in failed.stderr
     assert project.json("show", "r")["error"]["type"] == "ExpressionError"
+
+
+def test_lines_of_progress_that_are_none_are_named(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: a
+    run: |
+      echo '{"done": 3, "total": 18}' >> "$RERAIL_PROGRESS"
+      echo 'half way' >> "$RERAIL_PROGRESS"
+      echo '{"done": "x"}' >> "$RERAIL_PROGRESS"
+"""
+    )
+    done = project.rerail("run", "pipeline.yaml", check=0)
+
+    assert "a: $RERAIL_PROGRESS line 2: not JSON" in done.stderr
+    assert 'a: $RERAIL_PROGRESS line 3: not like {"done": 3, "total": 18}' in done.stderr
+    assert "line 1" not in done.stderr

@@ -40,11 +40,7 @@ FILES = {
     ("duplicate keys", "`run` is given twice"): "steps: [{run: x, run: y}]",
     ("a number without end", "more than 18 digits"): "a: " + "9" * 5000,
     ("control characters", ""): "steps: [{run: \x07}]",
-    ("a bomb in an expression", "5000 at most"): "steps: [{run: 'echo ${{ "
-    + "(" * 3000
-    + "1"
-    + ")" * 3000
-    + " }}'}]",
+    ("a bomb in an expression", "5000 at most"): "steps: [{run: 'echo ${{ " + "(" * 3000 + "1" + ")" * 3000 + " }}'}]",
     ("an escape attempt", "no param `__class__`"): "steps: [{run: 'echo ${{ params.__class__.__mro__ }}'}]",
     ("half an expression", "`${{` has no `}}`"): "steps: [{run: 'echo ${{ 1 + '}]",
     ("many problems", "problems more"): "steps:\n" + "".join(f"  - {{rum: x, id: 'bad id {n}'}}\n" for n in range(2000)),
@@ -63,11 +59,11 @@ FILES = {
 }
 
 
-def check(project: Project, path: str) -> tuple[int, str, int]:
+def check(project: Project, path: str, *more: str) -> tuple[int, str, int]:
     """Exit code, messages and peak memory of one command."""
     with open(project.root.parent / "messages", "wb") as messages:
         process = subprocess.Popen(
-            [*RERAIL, "run", path], cwd=project.root, env=project.env, stdout=subprocess.DEVNULL, stderr=messages
+            [*RERAIL, "run", path, *more], cwd=project.root, env=project.env, stdout=subprocess.DEVNULL, stderr=messages
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -115,3 +111,80 @@ def test_what_is_no_file_is_refused_at_once(project: Project, kind: str) -> None
     assert "Traceback" not in messages
     assert peak < MOST_KILOBYTES
     assert not Path(project.root / ".rerail").exists()
+
+
+PARAMS = (
+    "params: {n: {type: integer}, f: {type: number}, b: {type: boolean}, l: {type: list}, c: {choices: [x, y]}, s: ''}\n"
+)
+ARGUMENTS = {
+    "text for a number": (["-p", "n=many"], "the param `n` must be of type integer, not 'many'"),
+    "a number beyond all": (["-p", "n=" + "9" * 5000], "the param `n` must be of type integer"),
+    "infinity": (["-p", "f=1e999"], "the param `f` must be of type number"),
+    "a word for a truth": (["-p", "b=yes"], "the param `b` must be of type boolean"),
+    "half a list": (["-p", "l=[1, 2"], "the param `l` must be of type list"),
+    "a list that is too deep": (["-p", "l=" + "[" * 5000 + "]" * 5000], "the param `l` must be of type list"),
+    "a choice there is not": (["-p", "c=z"], "must be one of x, y, not 'z'"),
+    "a param there is not": (["-p", "\x1b[2J=1"], "the pipeline has no param `\\x1b[2J`"),
+    "no value": (["-p", "n"], "not NAME=VALUE"),
+    "an id that is a path": (["--id", "../../x"], "cannot be a run id"),
+    "an id that is an option": (["--id", "-rf"], "cannot be a run id"),
+    "an id that steers the terminal": (["--id", "a\x1b[2Jb"], "cannot be a run id"),
+    "an id without end": (["--id", "x" * 5000], "cannot be a run id"),
+    "an empty id": (["--id", ""], "cannot be a run id"),
+    "a reserved id": (["--id", "last"], "the name is reserved"),
+    "a label without a value": (["--label", "x"], "not NAME=VALUE"),
+    "a store there is not": (["--store", "gopher://x"], "gopher"),
+    "a step there is not": (["--from", "\x1b[2J"], "the pipeline has no step"),
+    "a params file that is a device": (["--params-file", "/dev/zero"], "not a regular file"),
+    "a params file that is a list": (["--params-file", "list.yaml"], "params must be a mapping, not a list"),
+    "a params file that is a bomb": (["--params-file", "bomb.yaml"], "aliases expand to more than"),
+    "no parallelism": (["--parallel", "0"], "--parallel"),
+    "a secret that is no name": (["--secret", "A B"], "A B"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.timeout(30)
+def test_hostile_arguments_are_refused_cheaply(project: Project, name: str) -> None:
+    project.pipeline(PARAMS + "steps: [{id: a, run: 'touch pwned'}]\n", "p.yaml")
+    project.pipeline("[1, 2]", "list.yaml")
+    project.pipeline(laughs(), "bomb.yaml")
+    arguments, words = ARGUMENTS[name]
+    code, messages, peak = check(project, "p.yaml", *arguments)
+
+    assert code == 2, messages[:500]
+    assert words in messages
+    assert all(line.isprintable() for line in messages.splitlines())
+    assert "next: " in messages
+    assert len(messages) < 2000
+    assert peak < MOST_KILOBYTES
+    assert not (project.root / ".rerail" / "runs").exists()
+    assert not (project.root / "pwned").exists()
+
+
+OUTPUTS = {
+    "neither": ("echo 'just text'", "$RERAIL_OUTPUT line 1: neither name=value nor a JSON object: 'just text'"),
+    "half an object": ("echo '{\"a\": '", "$RERAIL_OUTPUT line 1: not JSON"),
+    "an array": ("echo 'a=1'; echo '[1]'", "$RERAIL_OUTPUT line 2: neither name=value nor a JSON object"),
+    "a name of many words": ("echo 'a b=1'", "'a b' cannot be the name of an output"),
+    "a name that steers": ("printf '\\033[2J=1\\n'", "cannot be the name of an output"),
+    "no name": ("echo '=1'", "'' cannot be the name of an output"),
+    "not UTF-8": ("printf 'a=\\377\\n'", "$RERAIL_OUTPUT line 1: not UTF-8"),
+    "too much": ("head -c 1500000 /dev/zero | tr '\\0' x", "at most (write a file and hand out its path)"),
+    "too deep": ('python3 -c \'print("{\\"a\\": " + "["*200 + "]"*200 + "}")\'', "nested deeper than"),
+    "a number too large": ("echo '{\"a\": 99999999999999999999}'", "$RERAIL_OUTPUT line 1"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.timeout(30)
+def test_hostile_outputs_fail_their_step_cheaply(project: Project, name: str) -> None:
+    script, words = OUTPUTS[name]
+    project.pipeline("steps:\n  - id: a\n    run: |\n      (" + script + ') >> "$RERAIL_OUTPUT"\n', "p.yaml")
+    code, messages, peak = check(project, "p.yaml", "--id", "r")
+
+    assert code == 1, messages[:500]
+    assert words in messages
+    assert all(line.isprintable() for line in messages.splitlines())
+    assert peak < MOST_KILOBYTES
+    assert project.json("show", "r")["steps"][0]["outputs"] == {}

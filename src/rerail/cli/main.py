@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from rerail.errors import RerailError
+from rerail.text import one_line
 from rerail.version import VERSION
 
 # Where each command is, and what `rerail --help` says of it without importing it.
@@ -135,9 +136,9 @@ def _called(arguments: list[str]) -> int:
 
 def complain(message: str, hint: str) -> None:
     """What happened and what to type next, on stderr, whatever state stderr is in."""
-    lines = [f"rerail: {message}"]
+    lines = [one_line(line, 1000) for line in f"rerail: {message}".split("\n")]
     if hint:
-        lines.append(f"  next: {hint}")
+        lines.append(one_line(f"  next: {hint}", 1000))
     try:
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()

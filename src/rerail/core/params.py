@@ -50,10 +50,10 @@ def wrong_default(param: Param) -> str:
 def _converted(name: str, param: Param, value: Any) -> tuple[Any, str]:
     converted = _as_type(param.type, value)
     if converted is None:
-        return value, f"the param `{name}` must be of type {param.type}, not {value!r}"
+        return value, f"the param `{name}` must be of type {param.type}, not {repr(value)[:60]}"
     if param.choices and converted not in param.choices:
         choices = ", ".join(str(choice) for choice in param.choices)
-        return value, f"the param `{name}` must be one of {choices}, not {value!r}"
+        return value, f"the param `{name}` must be one of {choices}, not {repr(value)[:60]}"
     return converted, ""
 
 
@@ -61,7 +61,7 @@ def _json_list(value: Any) -> list[Any] | None:
     """A list as the command line has it: JSON."""
     try:
         found = msgspec.json.decode(value) if isinstance(value, str) else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return found if isinstance(found, list) else None
 

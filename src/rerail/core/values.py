@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -40,9 +41,48 @@ def parse_outputs(data: bytes) -> dict[str, Any]:
 def parse_metrics(data: bytes) -> tuple[Metrics, tuple[str, ...]]:
     """Read JSON objects of numbers, line by line; lines add up. What is wrong is named and not counted."""
     totals: Metrics = {}
-    wrong = []
+    wrong: list[str] = []
     channel = "$RERAIL_METRICS"
-    for number, raw in enumerate(data[:MAX_BYTES].split(b"\n"), 1):
+    for number, found in _objects(data[:MAX_BYTES], channel, wrong):
+        for name, value in found.items():
+            if not _is_number(value):
+                wrong.append(f"{channel} line {number}: {name[:60]} is not a number that can be counted")
+            else:
+                totals[name] = totals.get(name, 0) + value
+    if len(data) > MAX_BYTES:
+        wrong.append(f"{channel} has {len(data)} bytes; what is beyond {MAX_BYTES} was not counted")
+    return totals, tuple(wrong[:5])
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a long step says it is."""
+
+    done: float
+    total: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        """Between 0 and 1, if there is a total."""
+        return min(max(self.done / self.total, 0.0), 1.0) if self.total else None
+
+
+def parse_progress(data: bytes) -> tuple[Progress | None, tuple[str, ...]]:
+    """The newest `{"done": 3, "total": 18}` a step wrote, and the lines that are none."""
+    newest: Progress | None = None
+    wrong: list[str] = []
+    channel = "$RERAIL_PROGRESS"
+    for number, found in _objects(data[:MAX_BYTES], channel, wrong):
+        done, total = found.get("done"), found.get("total")
+        if _is_number(done) and (total is None or (_is_number(total) and total > 0)):
+            newest = Progress(done=done, total=total)
+        else:
+            wrong.append(f'{channel} line {number}: not like {{"done": 3, "total": 18}}')
+    return newest, tuple(wrong[:5])
+
+
+def _objects(data: bytes, channel: str, wrong: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of a channel by line; what is none is named."""
+    for number, raw in enumerate(data.split(b"\n"), 1):
         try:
             text = raw.decode().strip()
             found = _object(text, number, channel) if text else {}
@@ -52,14 +92,12 @@ def parse_metrics(data: bytes) -> tuple[Metrics, tuple[str, ...]]:
         except ValueError as error:
             wrong.append(str(error))
             continue
-        for name, value in found.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > MOST_METRIC:
-                wrong.append(f"{channel} line {number}: {name[:60]} is not a number that can be counted")
-            else:
-                totals[name] = totals.get(name, 0) + value
-    if len(data) > MAX_BYTES:
-        wrong.append(f"{channel} has {len(data)} bytes; what is beyond {MAX_BYTES} was not counted")
-    return totals, tuple(wrong[:5])
+        if found:
+            yield number, found
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_METRIC
 
 
 def parse_captured(data: bytes, size: int, form: str) -> Any:

@@ -15,7 +15,7 @@ from rerail.core.state import RunState, apply
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Reporter, RunLog
 
-SNAPSHOT_SHARE = 0.02  # of the time since the last snapshot that the next one may cost
+SNAPSHOT_SHARE = 0.05  # of the time since the last snapshot that the next one may cost
 
 
 class Recorder:
@@ -88,7 +88,7 @@ class Recorder:
             reporter.warn(message)
 
     def snapshot_if_due(self) -> None:
-        """Take a snapshot as long as that costs less than a fiftieth of the time since the last one."""
+        """Take a snapshot as long as that costs less than a twentieth of the time since the last one."""
         elapsed = self._clock.monotonic() - self._snapshot_end
         if self._snapshot_cost <= elapsed * SNAPSHOT_SHARE:
             self.snapshot()

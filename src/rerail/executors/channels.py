@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from rerail.core.events import Metrics
-from rerail.core.values import parse_metrics, parse_outputs
+from rerail.core.values import Progress, parse_metrics, parse_outputs, parse_progress
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
 _ERROR = OUTPUT + ".error"
@@ -107,7 +107,8 @@ def collect(prefix: str) -> Handed:
     if not there:
         return handed
     try:
-        handed.metrics, handed.warnings = parse_metrics(_take(prefix + METRICS))
+        handed.metrics, wrong = parse_metrics(_take(prefix + METRICS))
+        handed.warnings = (*wrong, *parse_progress(_take(prefix + PROGRESS))[1])
         raw = _take(prefix + _ERROR)
         handed.raised = msgspec.json.decode(raw, type=ChildError) if raw else None
         handed.outputs = parse_outputs(_take(prefix + OUTPUT))
@@ -116,6 +117,16 @@ def collect(prefix: str) -> Handed:
     finally:
         drop(prefix + ending for ending in (OUTPUT, METRICS, PROGRESS, _ERROR))
     return handed
+
+
+def progress(prefix: str) -> Progress | None:
+    """How far a running attempt says it is."""
+    try:
+        with open(prefix + PROGRESS, "rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - 4096, 0))
+            return parse_progress(file.read(4096))[0]
+    except (OSError, ValueError):
+        return None
 
 
 def _take(path: str) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rerail.loaders.document import Node
+from rerail.text import one_line
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 # Keys of later versions get an honest answer instead of "unknown".
@@ -15,7 +16,6 @@ PLANNED = frozenset("agent approve artifacts budget inputs keep loop map pipelin
 
 
 MOST_PROBLEMS = 100
-MOST_CHARACTERS = 400  # of one message
 
 
 class Problems:
@@ -184,12 +184,6 @@ class Fields:
 
     def _wrong(self, key: str, node: Node, wanted: str) -> None:
         self.problems.add(node, f"`{key}` of {self.what} must be {wanted}, not {describe(node)}")
-
-
-def one_line(message: str) -> str:
-    """A message that fits its line and cannot steer a terminal, whatever names it quotes."""
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in message)
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
 
 
 def describe(node: Node) -> str:
