@@ -194,5 +194,9 @@ def sha256(data: bytes) -> str:
 
 def mark_of(log: RunLog) -> str:
     """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
-    header = log.recording.header
-    return f"{header.run_id}@{header.created_at}@{log.identity}"
+    return mark_text(log.recording.header, log.identity)
+
+
+def mark_text(header: RunHeader, identity: str) -> str:
+    """The mark of the run with this header, in this place."""
+    return f"{header.run_id}@{header.created_at}@{identity}"

@@ -89,7 +89,7 @@ def test_resume_retries_exactly_the_step_that_failed(project: Project) -> None:
 
     assert project.ledger() == ["a", "b", "b", "c"]
     assert "reuse  a" in resumed.stderr
-    assert "rerun  b  failed: exited with code 1" in resumed.stderr
+    assert "rerun  b     failed: exited with code 1" in resumed.stderr
     assert "run    c  not started yet" in resumed.stderr
 
 
@@ -208,7 +208,7 @@ def test_kill_is_crashed_and_resumed_without_any_flag(project: Project) -> None:
     (project.root / "go").touch()
     resumed = project.rerail("resume", check=0)
 
-    assert "rerun  b  attempt 1 was cut off" in resumed.stderr
+    assert "rerun  b     attempt 1 was cut off" in resumed.stderr
     assert project.ledger() == ["a", "b", "b", "c"]
     assert project.json("list")[0]["status"] == "completed"
 

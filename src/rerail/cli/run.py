@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from rerail import api
+from rerail.cli.durations import seconds
 from rerail.cli.options import (
     base_dir,
     find_run,
@@ -21,13 +22,16 @@ from rerail.cli.options import (
     store_option,
     volume_options,
 )
-from rerail.cli.output import JsonReporter, LineReporter, outlet, say, say_failure, say_plan, seconds
+from rerail.cli.output import STDERR, outlet, say
+from rerail.cli.show_run import Shown
+from rerail.cli.story import say_failure, say_plan
+from rerail.cli.terminal import look_of
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan, up_to
 from rerail.core.state import RunState
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunNotFound, RunPaused, UsageError
-from rerail.ports import Recording, Reporter
+from rerail.ports import Recording
 from rerail.stores.directory import DirectoryStore, check_run_id
 
 
@@ -120,8 +124,9 @@ def run(
         until=wanted.until,
     )
     with outlet():
-        reporters = _reporters(wanted, request.run_id or "")
-        result = api.start_pipeline(store, loaded, text, request, reporters, base_dir=base_dir(store))
+        with _shown(wanted, store, request.run_id or "") as shown:
+            shown.attach(loaded, RunState(), pipeline)
+            result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=base_dir(store))
         return _conclude(result, store, quiet=wanted.quiet)
 
 
@@ -164,27 +169,30 @@ def _go_on(store: DirectoryStore, run_id: str, wanted: _Wishes) -> int:
     recorded = ready.recording.state.options if ready.recording.state.seq else ready.recording.header.options
     request = msgspec.structs.replace(request, options=wanted.options(recorded))
 
-    def announce(prepared: api.Prepared) -> None:
-        if not wanted.quiet:
-            say(f"rerail: run {run_id} of {prepared.recording.header.pipeline}")
-            decisions = up_to(prepared.pipeline, prepared.plan, wanted.until) if wanted.until else prepared.plan
-            say_plan(decisions, prepared.recording.state, prepared.notices)
+    with outlet() as printed:
+        with _shown(wanted, store, run_id) as shown:
 
-    with outlet():
-        reporters = _reporters(wanted, run_id)
-        result = api.resume(store, run_id, reporters, request, base_dir=base, announce=announce)
+            def announce(prepared: api.Prepared) -> None:
+                header, state = prepared.recording.header, prepared.recording.state
+                if not wanted.quiet:
+                    say(f"rerail: run {run_id} of {header.pipeline}")
+                    decisions = up_to(prepared.pipeline, prepared.plan, wanted.until) if wanted.until else prepared.plan
+                    say_plan(decisions, state, prepared.notices, look_of(STDERR))
+                printed.drain()  # before anything is drawn below it
+                shown.attach(prepared.pipeline, state, header.pipeline_path)
+
+            result = api.resume(store, run_id, shown.reporters, request, base_dir=base, announce=announce)
         return _conclude(result, store, quiet=wanted.quiet)
 
 
 def _show_plan(decisions: Plan, state: RunState, notices: tuple[str, ...], *, as_json: bool) -> None:
-    say_plan(decisions, state, notices)
+    say_plan(decisions, state, notices, look_of(STDERR))
     if as_json:
         sys.stdout.write(msgspec.json.encode(decisions).decode() + "\n")
 
 
-def _reporters(wanted: _Wishes, run_id: str) -> list[Reporter]:
-    lines = LineReporter(run_id, quiet=wanted.quiet, verbose=wanted.verbose)
-    return [JsonReporter(), lines] if wanted.as_json else [lines]
+def _shown(wanted: _Wishes, store: DirectoryStore, run_id: str) -> Shown:
+    return Shown(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)
 
 
 def _conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
@@ -208,9 +216,11 @@ def _conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     if end.status == "failed":
         if result.state.error is not None:
             unit = result.state.unit((result.state.error.step, None))
-            logs = os.path.join(store.path(run_id), "logs", f"{result.state.error.step}.{unit.attempts}")
-            say_failure(result.state.error, unit.output, logs)
-        say(f"  next: {resume_hint}")
+            look = look_of(STDERR)
+            logs = f"rerail logs {run_id} {result.state.error.step}{reach(store)}"
+            say_failure(result.state.error, unit.output, logs, resume_hint, look)
+        else:
+            say(f"  next: {resume_hint}")
         return EXIT_STEP_FAILED
     if not quiet:
         state = result.state

@@ -10,8 +10,10 @@ from typing import Any
 import click
 import msgspec
 
+from rerail.cli.durations import seconds
 from rerail.cli.options import find_run, json_option, newest_first, open_store, run_argument, store_option
-from rerail.cli.output import printable, say, seconds, sentence
+from rerail.cli.output import printable, say
+from rerail.cli.sentences import sentence
 from rerail.core.checkpoint import StepRecord, total_tokens
 from rerail.core.state import name, shown_status
 from rerail.errors import RerailError

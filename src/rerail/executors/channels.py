@@ -45,7 +45,7 @@ class Channels:
 
     def __init__(self, mark: str) -> None:
         self._base = _memory_backed()
-        self._prefix = f"rerail-{os.getuid()}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}-"
+        self._prefix = _prefix(mark)
         self._directory = ""
         self._left: dict[str, Metrics] = {}
         for entry in os.listdir(self._base):
@@ -148,3 +148,17 @@ def _memory_backed() -> str:
         if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
             return candidate
     return tempfile.gettempdir()
+
+
+def directory_of(mark: str) -> str:
+    """The channel directory that a living run with this mark uses, or ''."""
+    base = _memory_backed()
+    try:
+        found = [entry for entry in os.listdir(base) if entry.startswith(_prefix(mark))]
+    except OSError:
+        return ""
+    return os.path.join(base, found[0]) if found else ""
+
+
+def _prefix(mark: str) -> str:
+    return f"rerail-{os.getuid()}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}-"

@@ -196,6 +196,14 @@ class DirectoryStore:
             return Ownership(owner=None, alive=False)
         return Ownership(owner=owner, alive=processes.is_alive(owner))
 
+    def identity(self, run_id: str) -> str:
+        """What its owner calls this very copy of the run; '' if nobody ever owned it."""
+        try:
+            status = os.stat(os.path.join(self._existing(run_id), "lock"))
+        except OSError:
+            return ""
+        return f"{status.st_dev}:{status.st_ino}"
+
     def runs(self) -> list[str]:
         try:
             with os.scandir(self._runs) as entries:

@@ -1,0 +1,213 @@
+"""The board: a run at one moment, as lines of styled spans that fit a terminal. Pure; who draws it is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from rerail.cli.durations import dollars, seconds
+from rerail.cli.tables import columns, fitted
+from rerail.cli.terminal import STYLES, Look
+from rerail.core.graph import topological
+from rerail.core.model import Pipeline, Step
+from rerail.core.state import RunState, UnitState
+from rerail.core.values import Progress
+
+Span = tuple[str, str]  # text, style
+Line = list[Span]
+
+SPINNER = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
+BAR = 10
+WIDEST_NAME = 32
+
+
+class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be seen of a running attempt from outside."""
+
+    last_line: str = ""
+    progress: Progress | None = None
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """What one picture is made of."""
+
+    run_id: str
+    state: RunState
+    now: datetime
+    glimpses: Mapping[str, Glimpse] = {}
+    tick: int = 0  # counts pictures, for what turns
+    live: bool = True  # still going on
+
+
+class Board:
+    """Draws the runs of one pipeline."""
+
+    def __init__(self, pipeline: Pipeline, look: Look) -> None:
+        order = topological({step.id: step.needs for step in pipeline.steps})
+        steps = {step.id: step for step in pipeline.steps}
+        self._pipeline = pipeline
+        self._steps = [steps[name] for name in order]
+        self._look = look
+        names = [step.id for step in (*self._steps, *self._hooks_of(pipeline))]
+        self._name_width = min(max(map(len, names), default=0), WIDEST_NAME)
+
+    @staticmethod
+    def _hooks_of(pipeline: Pipeline) -> list[Step]:
+        return [*(hook for step in pipeline.steps for hook in step.on_failure), *pipeline.finally_]
+
+    def lines(self, frame: Frame, width: int, height: int) -> list[Line]:
+        """The picture, at most so wide and so high."""
+        shown = self._rows(frame)
+        header = self._header(frame)
+        room = max(height - 2, 1)
+        lines = [self._row(step, frame, width) for step in self._fitting(shown, frame, room)]
+        left_out = len(shown) - len(lines)
+        result = [self._cut(header, width), *lines]
+        if left_out > 0:
+            result.append(self._cut([(f"   {left_out} more steps, not shown", "dim")], width))
+        return result[:height]
+
+    def _rows(self, frame: Frame) -> list[Step]:
+        """Every step, and those hooks that something happened to, after what they follow."""
+        rows: list[Step] = []
+        for step in self._steps:
+            rows.append(step)
+            rows += [hook for hook in step.on_failure if frame.state.unit((hook.id, None)).status != "pending"]
+        return rows + [hook for hook in self._pipeline.finally_ if frame.state.unit((hook.id, None)).status != "pending"]
+
+    def _fitting(self, rows: Sequence[Step], frame: Frame, room: int) -> list[Step]:
+        """Where not everything fits: what runs, what failed, what is next, then the latest of the rest."""
+        if len(rows) <= room:
+            return list(rows)
+        rank = {"running": 0, "failed": 1, "interrupted": 1, "pending": 2}
+        position = {step.id: at for at, step in enumerate(rows)}
+        begun = max((at for at, step in enumerate(rows) if frame.state.unit((step.id, None)).attempts), default=0)
+
+        def importance(step: Step) -> tuple[int, int]:
+            return (
+                rank.get(frame.state.unit((step.id, None)).status, 3),
+                abs(position[step.id] - begun),
+            )
+
+        chosen = {step.id for step in sorted(rows, key=importance)[: max(room - 1, 1)]}
+        return [step for step in rows if step.id in chosen]
+
+    def _header(self, frame: Frame) -> Line:
+        state, look = frame.state, self._look
+        done = sum(state.unit((step.id, None)).settled for step in self._steps)
+        status = state.status if state.status != "pending" else "running"
+        mark = self._spinner(frame) if frame.live else look.symbol(status)
+        parts: Line = [(f"{mark} ", STYLES.get(status, "")), (self._pipeline.name, "bold")]
+        parts.append((f"  {frame.run_id}", "dim"))
+        parts.append((f"  {done}/{len(self._steps)} steps", ""))
+        if state.started_at:
+            until = frame.now if frame.live else (state.updated_at or frame.now)
+            parts.append((f"  {seconds(max((until - state.started_at).total_seconds(), 0.0))}", ""))
+        cost = sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values())
+        if cost:
+            parts.append((f"  {dollars(cost)}", ""))
+        if not frame.live:
+            parts.append((f"  {status}", STYLES.get(status, "")))
+        return parts
+
+    def _spinner(self, frame: Frame) -> str:
+        frames = SPINNER[0] if self._look.unicode else SPINNER[1]
+        return frames[frame.tick % len(frames)]
+
+    def _row(self, step: Step, frame: Frame, width: int) -> Line:
+        unit = frame.state.unit((step.id, None))
+        status = self._status(unit)
+        mark = self._spinner(frame) if status == "running" and frame.live else self._look.symbol(status)
+        name = fitted(step.id, self._name_width, self._look)
+        line: Line = [
+            (f" {mark} ", STYLES.get(status, "")),
+            (name + " " * (self._name_width - columns(name)), "dim" if status in ("pending", "skipped") else ""),
+            (f"  {self._elapsed(unit, frame):>8}", "dim"),
+        ]
+        line += [(f"  {text}", style) for text, style in self._details(step, unit, status, frame) if text]
+        return self._cut(line, width)
+
+    @staticmethod
+    def _status(unit: UnitState) -> str:
+        if unit.status == "failed" and unit.retry_at is not None:
+            return "waiting"
+        return "allowed" if unit.status == "failed" and unit.allowed else unit.status
+
+    @staticmethod
+    def _elapsed(unit: UnitState, frame: Frame) -> str:
+        if unit.status == "running" and unit.started_at:
+            return seconds(max((frame.now - unit.started_at).total_seconds(), 0.0))
+        return seconds(unit.duration) if unit.status in ("completed", "failed") else ""
+
+    def _details(self, step: Step, unit: UnitState, status: str, frame: Frame) -> list[Span]:
+        spans: list[Span] = []
+        if step.retry.attempts > 1 and (unit.failures or unit.attempts > 1):
+            spans.append((f"attempt {unit.attempts} of {max(step.retry.attempts, unit.attempts)}", "yellow"))
+        elif unit.attempts > 1:
+            spans.append((f"attempt {unit.attempts}", "yellow"))
+        match status:
+            case "running":
+                spans += self._glimpse(step, unit, frame)
+            case "waiting":
+                left = max((unit.retry_at - frame.now).total_seconds(), 0.0) if unit.retry_at else 0.0
+                spans.append((f"again in {seconds(left)}: {_message(unit)}", "yellow"))
+            case "failed" | "allowed":
+                spans.append((_message(unit) + (", which is allowed" if status == "allowed" else ""), STYLES[status]))
+            case "skipped" | "interrupted":
+                spans.append((unit.reason, "dim"))
+            case "pending":
+                spans.append((self._waiting_for(step, frame), "dim"))
+            case _:
+                spans.append((dollars(unit.metrics.get("cost_usd", 0)), "dim"))
+        return spans
+
+    def _waiting_for(self, step: Step, frame: Frame) -> str:
+        unsettled = [need for need in step.needs if not frame.state.unit((need, None)).settled]
+        if not unsettled:
+            return ""
+        more = f" and {len(unsettled) - 3} more" if len(unsettled) > 3 else ""
+        return f"waits for {', '.join(unsettled[:3])}{more}"
+
+    def _glimpse(self, step: Step, unit: UnitState, frame: Frame) -> list[Span]:
+        seen = frame.glimpses.get(step.id, Glimpse())
+        spans: list[Span] = []
+        if seen.progress is not None:
+            spans.append((self._bar(seen.progress), "cyan"))
+            left = remaining(seen.progress, unit, frame.now)
+            spans.append((f"ETA {seconds(left)}" if left is not None else "", "dim"))
+        spans.append((seen.last_line, "dim"))
+        return spans
+
+    def _bar(self, progress: Progress) -> str:
+        share = progress.share
+        if share is None:
+            return f"{progress.done:g}"
+        full, empty = ("█", "░") if self._look.unicode else ("#", ".")
+        filled = round(share * BAR)
+        return f"{full * filled}{empty * (BAR - filled)} {progress.done:g}/{progress.total:g}"
+
+    def _cut(self, line: Line, width: int) -> Line:
+        """The line without what does not fit."""
+        result: Line = []
+        room = width
+        for text, style in line:
+            if room <= 0:
+                break
+            shown = fitted(text, room, self._look)
+            result.append((shown, style))
+            room -= columns(shown)
+        return result
+
+
+def remaining(progress: Progress, unit: UnitState, now: datetime) -> float | None:
+    """Seconds that are left if it goes on like this; None if nobody can tell yet."""
+    share = progress.share
+    if not share or unit.started_at is None:
+        return None
+    return max((now - unit.started_at).total_seconds(), 0.0) * (1 - share) / share
+
+
+def _message(unit: UnitState) -> str:
+    return unit.error.message.splitlines()[0] if unit.error and unit.error.message else "failed"

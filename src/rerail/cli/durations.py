@@ -1,0 +1,47 @@
+"""Times and sums in words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people."""
+    if value is None:
+        return ""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def age(created_at: str, now: datetime) -> str:
+    """How long ago that was."""
+    try:
+        then = datetime.fromisoformat(created_at.replace("Z", "+00:00"))
+    except ValueError:
+        return ""
+    passed = max((now - then).total_seconds(), 0.0)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if passed >= size:
+            return f"{int(passed // size)} {unit}"
+    return f"{int(passed)} s"
+
+
+def clock(at: datetime) -> str:
+    return at.astimezone().strftime("%H:%M:%S")
+
+
+def dollars(value: float) -> str:
+    """An amount, or nothing for none."""
+    return f"${value:.2f}" if value else ""
+
+
+def size(value: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

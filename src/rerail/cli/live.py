@@ -1,0 +1,154 @@
+"""The live view: the board, drawn again at most ten times a second, by a thread that cannot hold the run up.
+
+It keeps a state of its own, folded from the events it is told, so that it never looks at what the engine is changing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rerail.cli.board import Board, Frame, Line
+from rerail.cli.glimpses import Glimpses
+from rerail.cli.terminal import Look
+from rerail.core.events import Event
+from rerail.core.model import Pipeline
+from rerail.core.state import RunState, apply
+from rerail.text import one_line
+
+FRAME_SECONDS = 0.1
+FLUSH_SECONDS = 2.0
+
+
+def copied(state: RunState) -> RunState:
+    """A state that can be changed without changing this one."""
+    units = {unit: copy.copy(known) for unit, known in state.units.items()}
+    return msgspec.structs.replace(state, units=units)
+
+
+class LiveView:
+    """A reporter that draws. Until it is attached to a run, and after it is closed, it shows nothing."""
+
+    def __init__(self, run_id: str, glimpses: Glimpses, look: Look, frame_seconds: float = FRAME_SECONDS) -> None:
+        self._run_id = run_id
+        self._glimpses = glimpses
+        self._look = look
+        self._frame_seconds = frame_seconds
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._state = RunState()
+        self._board: Board | None = None
+        self._screen: _Screen | None = None
+
+    def attach(self, pipeline: Pipeline, state: RunState) -> None:
+        """Begin to draw a run from this state on."""
+        self._state = copied(state)
+        self._board = Board(pipeline, self._look)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def show(self, seq: int, event: Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
+        self._inbox.put((seq, event))
+
+    def replace(self, state: RunState) -> None:
+        """Show this state instead, for who reads a run that another process drives."""
+        self._inbox.put(state)
+
+    def warn(self, message: str) -> None:
+        self._inbox.put(message)
+
+    def close(self) -> None:
+        """Draw the last picture and leave it standing; a terminal that does not take it is not waited for."""
+        self._inbox.put(None)
+        if self._thread is not None:
+            self._thread.join(FLUSH_SECONDS)
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone: the run is not
+            self._screen = _Screen(self._look)
+            try:
+                self._draw_until_closed()
+            finally:
+                self._screen.close()
+
+    def _draw_until_closed(self) -> None:
+        due, tick = 0.0, 0
+        while True:
+            going = self._take(max(due - time.monotonic(), 0.0))
+            if time.monotonic() >= due or not going:
+                self._draw(tick, live=going)
+                due, tick = time.monotonic() + self._frame_seconds, tick + 1
+            if not going:
+                return
+
+    def _take(self, patience: float) -> bool:
+        """Take in what has come by now, waiting a little for it; False once there will be no more."""
+        try:
+            item = self._inbox.get(timeout=patience) if patience else self._inbox.get_nowait()
+            while item is not None:
+                if isinstance(item, str):
+                    assert self._screen is not None
+                    self._screen.say(f"rerail: {item}")
+                elif isinstance(item, RunState):
+                    self._state = item
+                else:
+                    apply(self._state, *item)
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            return True
+        return False
+
+    def _draw(self, tick: int, *, live: bool) -> None:
+        assert self._board is not None
+        assert self._screen is not None
+        frame = Frame(
+            run_id=self._run_id,
+            state=self._state,
+            now=datetime.now(UTC),
+            glimpses=self._glimpses.of(self._state) if live else {},
+            tick=tick,
+            live=live,
+        )
+        board = self._board
+        self._screen.draw(lambda width, height: board.lines(frame, width, height), last=not live)
+
+
+class _Screen:
+    """The terminal, by way of rich, which is imported only here."""
+
+    def __init__(self, look: Look) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(
+            stderr=True, no_color=not look.colour, highlight=False, markup=False, emoji=False, force_terminal=True
+        )
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._live.start()
+
+    def draw(self, lines: Callable[[int, int], list[Line]], *, last: bool) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        width, height = self._console.size
+        # What stays on the screen may be longer than it: it can be scrolled back to.
+        made = lines(width, 10_000 if last else max(height - 1, 2))
+        texts = [Text.assemble(*line, no_wrap=True, overflow="crop") for line in made]
+        if last:
+            self._live.vertical_overflow = "visible"
+        self._live.update(Group(*texts), refresh=True)
+
+    def say(self, message: str) -> None:
+        for line in message.split("\n"):
+            self._console.print(one_line(line, 2000), soft_wrap=True)
+
+    def close(self) -> None:
+        self._live.stop()

@@ -1,0 +1,48 @@
+"""Events in words."""
+
+from __future__ import annotations
+
+from rerail.cli.durations import seconds
+from rerail.core import events as ev
+from rerail.core.state import name
+
+
+def sentence(event: ev.Event) -> str:
+    """An event in words."""
+    if isinstance(event, ev.UnitEvent):
+        return _unit_sentence(event)
+    match event:
+        case ev.RunStarted(owner=owner):
+            return f"run started by process {owner.pid} on {owner.host}"
+        case ev.RunResumed(owner=owner, notices=notices):
+            noticed = "".join(f"; {notice}" for notice in notices)
+            return f"run resumed by process {owner.pid} on {owner.host}{noticed}"
+        case ev.RunRepaired(reason=reason, evidence=evidence):
+            return f"run repaired: {reason}; evidence kept in {evidence}"
+        case ev.RunInterrupted(reason=reason):
+            return f"run interrupted: {reason}"
+        case ev.RunPaused(reason=reason):
+            return f"run paused: {reason}"
+        case ev.RunFinished(status=status):
+            return f"run {status}"
+
+
+def _unit_sentence(event: ev.UnitEvent) -> str:
+    unit = name(event.unit)
+    match event:
+        case ev.StepStarted(attempt=attempt):
+            return f"started      {unit}" + (f" (attempt {attempt})" if attempt > 1 else "")
+        case ev.StepCompleted(duration=duration):
+            return f"completed    {unit}  {seconds(duration)}"
+        case ev.StepFailed(error=error, retry_in=retry_in, allowed=allowed):
+            after = f", again in {seconds(retry_in)}" if retry_in is not None else ", which is allowed" if allowed else ""
+            return f"failed       {unit}: {error.message}{after}"
+        case ev.StepInterrupted(reason=reason, attempt=attempt):
+            how = "found cut off by a crash" if reason == "crash" else f"cut off by {reason}"
+            return f"interrupted  {unit}: attempt {attempt} {how}"
+        case ev.StepSkipped(reason=reason):
+            return f"skipped      {unit}: {reason}"
+        case ev.StepInvalidated(reason=reason):
+            return f"to run again {unit}: {reason}"
+        case ev.StepMarked(status=status, by=by):
+            return f"marked       {unit} as {status} by {by}"

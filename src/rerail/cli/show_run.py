@@ -1,0 +1,55 @@
+"""How a run is shown while it goes on: drawn, in lines, in groups, as JSON; chosen by where our output goes."""
+
+from __future__ import annotations
+
+import types
+
+from rerail.cli.lines import GithubReporter, LineReporter
+from rerail.cli.output import STDERR, JsonReporter
+from rerail.cli.terminal import look_of
+from rerail.core.model import Pipeline
+from rerail.core.state import RunState
+from rerail.ports import Reporter
+from rerail.prepare import mark_text
+from rerail.stores.directory import DirectoryStore
+
+
+class Shown:
+    """The reporters of one life of a run, from before it begins until after it has ended."""
+
+    def __init__(self, store: DirectoryStore, run_id: str, *, quiet: bool, verbose: bool, as_json: bool) -> None:
+        look = look_of(STDERR)
+        self._github: GithubReporter | None = None
+        self._view = None
+        self.reporters: list[Reporter] = [JsonReporter()] if as_json else []
+        if look.live and not (quiet or verbose or as_json):
+            from rerail.cli.glimpses import Glimpses
+            from rerail.cli.live import LiveView
+
+            self._view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look)
+            self.reporters.append(self._view)
+            return
+        self.reporters.append(LineReporter(run_id, look, quiet=quiet, verbose=verbose))
+        if look.ci == "github" and not quiet:
+            self._github = GithubReporter(store.path(run_id))
+            self.reporters.append(self._github)
+
+    def attach(self, pipeline: Pipeline, state: RunState, path: str) -> None:
+        """What is run, and what was known of it when this life began."""
+        if self._view is not None:
+            self._view.attach(pipeline, state)
+        if self._github is not None:
+            self._github.attach(pipeline, path)
+
+    def __enter__(self) -> Shown:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
+        if self._view is not None:
+            self._view.close()
+
+
+def mark_in(store: DirectoryStore, run_id: str) -> str:
+    """The mark of a run, for who does not own it; '' if it has none yet."""
+    header, identity = store.header(run_id), store.identity(run_id)
+    return mark_text(header, identity) if header and identity else ""

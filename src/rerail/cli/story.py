@@ -1,0 +1,100 @@
+"""What is said before a run goes on and after it has ended: the plan, the failure, the sum."""
+
+from __future__ import annotations
+
+from rerail.cli.durations import dollars, seconds
+from rerail.cli.output import say, say_raw
+from rerail.cli.tables import Cell, fitted, table
+from rerail.cli.terminal import Look
+from rerail.core import events as ev
+from rerail.core.plan import Plan
+from rerail.core.state import RunState
+from rerail.text import one_line
+
+_DECISIONS = {"reuse": "green", "run": "cyan", "rerun": "yellow", "ask": "red", "skip": "dim", "later": "dim"}
+SHOWN_LINES = 12
+
+
+def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) -> None:
+    """The plan before anything runs: for every step the decision, the reason, and what that saves."""
+    for notice in notices:
+        say(f"rerail: {notice}")
+    rows: list[tuple[Cell, ...]] = []
+    for made in (*plan.decisions, *plan.hooks):
+        reason = made.reason + (", unless it comes out the same" if made.unless_same else "")
+        reused = made.decision == "reuse"
+        cost = state.unit((made.step, None)).metrics.get("cost_usd", 0) if reused else 0
+        saved = seconds(made.saved_seconds) if made.saved_seconds else ""
+        style = _DECISIONS[made.decision]
+        rows.append(
+            (
+                (made.decision, style),
+                (made.step, ""),
+                (reason, "dim" if reused else ""),
+                (saved, "dim"),
+                (dollars(cost), "dim"),
+            )
+        )
+    rows += [
+        (("gone", "dim"), (step, ""), ("no longer in the pipeline; its record is kept", "dim"), ("", ""), ("", ""))
+        for step in plan.removed
+    ]
+    if any(row[3][0] or row[4][0] for row in rows):
+        heads = ("PLAN", "STEP", "REASON", "SAVED", "COST" if any(row[4][0] for row in rows) else "")
+        rows.insert(0, tuple((head, "dim") for head in heads))
+    for line in table(rows, look, indent="  ", cut=2):
+        say_raw(line)
+    _say_saved(plan, state)
+
+
+def _say_saved(plan: Plan, state: RunState) -> None:
+    reused = [made for made in plan.decisions if made.decision == "reuse"]
+    if not reused:
+        return
+    saved = sum(made.saved_seconds for made in reused)
+    cost = sum(state.unit((made.step, None)).metrics.get("cost_usd", 0) for made in reused)
+    money = f" and {dollars(cost)}" if cost else ""
+    say(f"rerail: {len(reused)} of {len(plan.decisions)} steps reused, saving {seconds(saved)}{money}")
+
+
+def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, look: Look) -> None:
+    """Everything about a failure that helps to fix it."""
+    if not look.unicode or not look.colour:
+        _say_failure_plainly(error, output, logs)
+        say(f"  next: {next_command}")
+        return
+    bar = look.paint("│", "red")
+    say_raw(
+        look.paint("╭─ ", "red")
+        + look.paint(f"step {one_line(error.step)} failed", "bold")
+        + ": "
+        + one_line(error.message)
+    )
+    rows: list[tuple[Cell, Cell]] = [(("command", "dim"), (_first_line(error.command), ""))]
+    if error.exit_code is not None or error.signal:
+        rows.append((("ended", "dim"), (error.signal or f"exit code {error.exit_code}", "")))
+    rows.append((("logs", "dim"), (logs, "")))
+    for line in table(rows, look, indent="  "):
+        say_raw(bar + line[1:])
+    for line in _last_lines(error, output):
+        say_raw(f"{bar}   {fitted(one_line(line, 2000), max(look.width - 4, 8), look)}")
+    say_raw(look.paint("╰─ ", "red") + f"next: {look.paint(next_command, 'bold')}")
+
+
+def _say_failure_plainly(error: ev.Failure, output: str, logs: str) -> None:
+    say(f"rerail: step {error.step} failed: {error.message}")
+    if error.command:
+        say(f"  command: {_first_line(error.command)}")
+    for line in _last_lines(error, output):
+        say(f"  | {line}")
+    say(f"  logs: {logs}")
+
+
+def _last_lines(error: ev.Failure, output: str) -> list[str]:
+    return (error.traceback or error.stderr_tail or output).splitlines()[-SHOWN_LINES:]
+
+
+def _first_line(command: str) -> str:
+    lines = command.splitlines() or [""]
+    more = f" (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
+    return f"{lines[0]}{more}"

@@ -1,0 +1,98 @@
+"""How to look where our output goes: live or in lines, in colour or not, how wide, with which characters."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+NARROWEST = 20
+USUAL_WIDTH = 100  # where nobody can tell: files and pipes have no width
+
+_CODES = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1", "": ""}
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What the place our output goes to can show."""
+
+    live: bool = False  # lines can be drawn again
+    colour: bool = False
+    unicode: bool = True
+    width: int = USUAL_WIDTH
+    height: int = 24
+    ci: Literal["", "plain", "github"] = ""
+
+    def paint(self, text: str, style: str) -> str:
+        """Text in a style, where there are any."""
+        return f"\033[{_CODES[style]}m{text}\033[0m" if self.colour and style and text else text
+
+    def symbol(self, status: str) -> str:
+        """One character for a status."""
+        fancy, plain = _SYMBOLS.get(status, ("·", "."))
+        return fancy if self.unicode else plain
+
+
+_SYMBOLS = {
+    "completed": ("✓", "+"),
+    "failed": ("✗", "x"),
+    "allowed": ("✗", "x"),
+    "interrupted": ("!", "!"),
+    "crashed": ("!", "!"),
+    "damaged": ("!", "!"),
+    "paused": ("?", "?"),
+    "skipped": ("-", "-"),
+    "running": ("▸", ">"),
+    "waiting": ("↻", "~"),
+}
+STYLES = {
+    "completed": "green",
+    "failed": "red",
+    "crashed": "red",
+    "damaged": "red",
+    "allowed": "yellow",
+    "interrupted": "yellow",
+    "paused": "yellow",
+    "waiting": "yellow",
+    "running": "cyan",
+    "skipped": "dim",
+    "pending": "dim",
+}
+
+
+def look(environ: Mapping[str, str], *, tty: bool, width: int, height: int = 24) -> Look:
+    """Decide from the environment: NO_COLOR, FORCE_COLOR, TERM, CI, the locale."""
+    dumb = environ.get("TERM", "") in ("dumb", "")
+    forced = environ.get("FORCE_COLOR", "") not in ("", "0")
+    ci: Literal["", "plain", "github"] = "plain" if environ.get("CI") else ""
+    if environ.get("GITHUB_ACTIONS") == "true":
+        ci = "github"
+    locale = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or "UTF-8"
+    return Look(
+        live=tty and not dumb and not ci,
+        colour=not environ.get("NO_COLOR") and (forced or (tty and not dumb)),
+        unicode="utf" in locale.lower(),
+        width=max(width, NARROWEST),
+        height=height,
+        ci=ci,
+    )
+
+
+def look_of(fd: int) -> Look:
+    """How one of our own streams looks."""
+    try:
+        tty = os.isatty(fd)
+        size = os.get_terminal_size(fd) if tty else os.terminal_size((0, 0))
+    except OSError:
+        tty, size = False, os.terminal_size((0, 0))
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdigit() and int(columns) else size.columns or USUAL_WIDTH
+    return look(os.environ, tty=tty, width=width, height=size.lines or 24)
+
+
+def out_look() -> Look:
+    """How stdout looks."""
+    sys.stdout.flush()
+    return look_of(1)
