@@ -165,6 +165,29 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
     sync_dir(os.path.dirname(path))
 
 
+def append_line(path: str, line: bytes) -> int:
+    """Append one line to a cache that several processes write; how long the file is then. Not synced."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, FILE_MODE)
+    try:
+        os.write(fd, line)  # one write, so that lines of two writers do not mix
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+def replace_cache(path: str, data: bytes) -> None:
+    """Put new content in place of a cache, all or nothing. Not synced: what is lost is made again."""
+    temporary = f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, FILE_MODE)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.rename(temporary, path)
+    except BaseException:
+        remove_file(temporary)
+        raise
+
+
 def move_file(path: str, target: str) -> None:
     """Rename a file within one directory tree; durable on return."""
     os.rename(path, target)

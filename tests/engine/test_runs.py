@@ -90,7 +90,7 @@ def test_resume_retries_exactly_the_step_that_failed(project: Project) -> None:
     assert project.ledger() == ["a", "b", "b", "c"]
     assert "reuse  a" in resumed.stderr
     assert "rerun  b     failed: exited with code 1" in resumed.stderr
-    assert "run    c  not started yet" in resumed.stderr
+    assert "run    c     not started yet" in resumed.stderr
 
 
 def test_fail_fast_stops_the_other_branches(project: Project) -> None:

@@ -10,14 +10,14 @@ import time
 import click
 
 from rerail import api, processes
-from rerail.cli.options import find_run, open_store, run_argument, store_option
+from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.errors import UsageError
 
 
 @click.command(epilog="Example: rerail mark last deploy completed")
 @run_argument()
-@click.argument("step")
+@click.argument("step", shell_complete=complete_step)
 @click.argument("status", type=click.Choice(["completed", "failed", "pending"]))
 @store_option()
 def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:

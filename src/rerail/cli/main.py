@@ -24,11 +24,20 @@ COMMANDS = {
     "list": ("rerail.cli.show:list_runs", "List the runs, newest first."),
     "show": ("rerail.cli.show:show", "Show one run: its steps, outputs and errors."),
     "history": ("rerail.cli.show:history", "Tell everything that ever happened to a run."),
+    "logs": ("rerail.cli.logs:logs", "Print what the steps of a run printed."),
+    "watch": ("rerail.cli.watch:watch", "Watch a run that another process drives."),
     "stop": ("rerail.cli.change:stop", "End a live run from another terminal."),
     "mark": ("rerail.cli.change:mark", "Say what is true of a step, where rerail cannot know."),
     "repair": ("rerail.cli.change:repair", "Salvage what can be proved of a damaged run."),
+    "verify": ("rerail.cli.verify:verify", "Prove that what is recorded of runs is intact."),
+    "delete": ("rerail.cli.clean:delete", "Delete a run."),
+    "prune": ("rerail.cli.clean:prune", "Delete runs that are done with."),
+    "init": ("rerail.cli.start:init", "Write a commented pipeline to start from."),
     "check": ("rerail.cli.check:check", "Check a pipeline file."),
     "schema": ("rerail.cli.check:schema", "Print the JSON Schema of pipeline files."),
+    "doctor": ("rerail.cli.doctor:doctor", "Look at the store, the file system and the tools."),
+    "completion": ("rerail.cli.start:completion", "Print the completion script of a shell."),
+    "demo": ("rerail.cli.demo:demo", "Run a pipeline, kill it half-way, resume it."),
 }
 
 INTERNAL_ERROR = 70

@@ -30,7 +30,30 @@ def volume_options(command: Any) -> Any:
 
 
 def run_argument(*, required: bool = True) -> Decorator:
-    return click.argument("run_name", metavar="RUN" if required else "[RUN]", required=required)
+    metavar = "RUN" if required else "[RUN]"
+    return click.argument("run_name", metavar=metavar, required=required, default=None, shell_complete=complete_run)
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The runs whose id begins like this, for the shell; never an error."""
+    try:
+        found = [*newest_first(open_store(ctx.params.get("store_url"))), "last"]
+    except Exception:  # noqa: BLE001 - a shell that completes must not be shown errors
+        return []
+    return [run for run in found if run.startswith(incomplete)]
+
+
+def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The steps of the run that was named before, for the shell."""
+    from rerail import api
+
+    try:
+        store = open_store(ctx.params.get("store_url"))
+        run_id = find_run(store, ctx.params["run_name"])
+        steps = [record.id for record in api.checkpoint(store, store.read(run_id)).steps]
+    except Exception:  # noqa: BLE001 - a shell that completes must not be shown errors
+        return []
+    return [step for step in steps if step.startswith(incomplete)]
 
 
 def open_store(url: str | None, pipeline_path: str | None = None) -> DirectoryStore:

@@ -19,6 +19,7 @@ from rerail.cli.options import (
     newest_first,
     open_store,
     reach,
+    run_argument,
     store_option,
     volume_options,
 )
@@ -131,7 +132,7 @@ def run(
 
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
-@click.argument("run_name", metavar="[RUN]", required=False, default=None)
+@run_argument(required=False)
 @click.option(
     "--changes",
     type=click.Choice(["rerun", "keep", "refuse"]),

@@ -10,15 +10,15 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import seconds
-from rerail.cli.options import find_run, json_option, newest_first, open_store, run_argument, store_option
+from rerail.cli.durations import age, dollars, seconds
+from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import printable, say
 from rerail.cli.sentences import sentence
-from rerail.core.checkpoint import StepRecord, total_tokens
-from rerail.core.state import name, shown_status
-from rerail.errors import RerailError
-from rerail.ports import Ownership
-from rerail.stores.directory import DirectoryStore
+from rerail.cli.summaries import owner_fields, summaries
+from rerail.cli.tables import Cell, table
+from rerail.cli.terminal import STYLES, Look, out_look
+from rerail.core.checkpoint import StepRecord
+from rerail.core.state import shown_status
 
 STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
 
@@ -45,16 +45,14 @@ def list_runs(
 ) -> int:
     """List the runs, newest first."""
     store = open_store(store_url)
-    rows: list[dict[str, Any]] = []
-    pairs = [tuple(label.partition("=")[::2]) for label in labels]
-    for run_id in newest_first(store):
-        row = _summary(store, run_id)
-        wanted = status in (None, row["status"]) and pipeline in (None, row["pipeline"])
-        wanted = wanted and all(f"{key}={row['labels'].get(key)}" == f"{key}={value}" for key, value in pairs)
-        if wanted and (row["resumable"] or not resumable):
-            rows.append(row)
-        if limit is not None and len(rows) >= limit:
-            break
+    pairs = [label.partition("=")[::2] for label in labels]
+
+    def wanted(row: dict[str, Any]) -> bool:
+        if status not in (None, row["status"]) or pipeline not in (None, row["pipeline"]):
+            return False
+        return (row["resumable"] or not resumable) and all(row["labels"].get(key) == value for key, value in pairs)
+
+    rows = [row for row in summaries(store) if wanted(row)][:limit]
     if as_json:
         _emit(rows)
     elif not rows and store.runs():
@@ -62,92 +60,33 @@ def list_runs(
     elif not rows:
         say(f"rerail: no runs in {store.root}\n  next: rerail run PIPELINE")
     else:
-        _table(rows)
+        _table(rows, out_look())
     return 0
 
 
-def _summary(store: DirectoryStore, run_id: str) -> dict[str, Any]:
-    """One row of the list; a run that cannot be read is listed as what it is."""
-    try:
-        recording = store.read(run_id)
-    except RerailError as error:
-        return {
-            "run_id": run_id,
-            "pipeline": "?",
-            "labels": {},
-            "status": "damaged",
-            "resumable": False,
-            "created_at": store.created_at(run_id),
-            "error": error.message,
-        }
-    header, state = recording.header, recording.state
-    ownership = store.ownership(run_id)
-    units = [unit for (step, item), unit in state.units.items() if item is None and step not in state.hooks]
-    return {
-        "run_id": run_id,
-        "pipeline": header.pipeline,
-        "pipeline_path": header.pipeline_path,
-        "work_dir": header.work_dir,
-        "labels": header.labels,
-        "params": header.params,
-        "status": shown_status(state, owner_alive=ownership.alive),
-        "steps_completed": min(sum(unit.settled for unit in units), state.steps),  # removed steps may be among them
-        "steps_total": state.steps,
-        "total_cost_usd": sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values()),
-        "created_at": header.created_at,
-        "started_at": state.started_at,
-        "updated_at": state.updated_at,
-        "finished_at": state.finished_at,
-        "duration_seconds": _duration(state.started_at, state.finished_at or state.updated_at),
-        "resumable": state.status != "completed",
-        "pipeline_type": "standard",
-        "last_completed_step": name(state.last_completed) if state.last_completed else None,
-        "total_tokens": total_tokens(state),
-        "owner": _owner(ownership),
-        "error": msgspec.to_builtins(state.error),
-    }
-
-
-def _owner(ownership: Ownership) -> dict[str, Any] | None:
-    return {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
-
-
-def _duration(start: datetime | None, end: datetime | None) -> float | None:
-    return max((end - start).total_seconds(), 0.0) if start and end else None
-
-
-def _table(rows: list[dict[str, Any]]) -> None:
-    cells = [("RUN", "PIPELINE", "STATUS", "STEPS", "COST", "AGE", "TOOK")]
+def _table(rows: list[dict[str, Any]], look: Look) -> None:
     now = datetime.now(UTC)
+    heads = ["RUN", "PIPELINE", "PARAMS", "STATUS", "STEPS", "COST", "AGE", "TOOK"]
+    cells: list[list[Cell]] = [[(head, "dim") for head in heads]]
     for row in rows:
-        cost = row.get("total_cost_usd") or 0
+        status = row["status"]
         cells.append(
-            (
-                row["run_id"],
-                row["pipeline"],
-                row["status"],
-                f"{row['steps_completed']}/{row['steps_total']}" if "steps_total" in row else "",
-                f"${cost:.2f}" if cost else "",
-                _age(row["created_at"], now),
-                seconds(row.get("duration_seconds")),
-            )
+            [
+                (row["run_id"], ""),
+                (row["pipeline"], ""),
+                (" ".join(f"{key}={value}" for key, value in row["params"].items()), "dim"),
+                (f"{look.symbol(status)} {status}", STYLES.get(status, "")),
+                (f"{row['steps_completed']}/{row['steps_total']}" if "steps_total" in row else "", ""),
+                (dollars(row.get("total_cost_usd") or 0), ""),
+                (age(row["created_at"], now), ""),
+                (seconds(row.get("duration_seconds")), ""),
+            ]
         )
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
-        sys.stdout.write(printable("  ".join(padded).rstrip()) + "\n")
-
-
-def _age(created_at: str, now: datetime) -> str:
-    try:
-        then = datetime.fromisoformat(created_at.replace("Z", "+00:00"))
-    except ValueError:
-        return ""
-    passed = max((now - then).total_seconds(), 0.0)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if passed >= size:
-            return f"{int(passed // size)} {unit}"
-    return f"{int(passed)} s"
+    # A column that nobody filled only takes room.
+    filled = [at for at in range(len(heads)) if any(line[at][0] for line in cells[1:])]
+    cells = [[line[at] for at in filled] for line in cells]
+    lines = table(cells, look, cut=filled.index(2) if 2 in filled else 1)
+    sys.stdout.write("".join(line + "\n" for line in lines))
 
 
 @click.command(epilog="Example: rerail show last")
@@ -169,7 +108,7 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         for name in _INTERNAL:
             del data[name]
         data["status"] = status
-        data["owner"] = _owner(ownership)
+        data["owner"] = owner_fields(ownership)
         _emit(data)
         return 0
     out = [

@@ -24,7 +24,7 @@ from rerail.core.values import MAX_BYTES
 from rerail.executors import channels, outcomes
 from rerail.executors.calls import Calls, call
 from rerail.executors.orphans import Leftovers, Watchdog
-from rerail.executors.output import READ_BYTES, OutputLog
+from rerail.executors.output import READ_BYTES, LogOrder, OutputLog
 from rerail.executors.spawn import Process, spawn
 from rerail.ports import Attempt, Outcome, ProcessWork, Work
 
@@ -73,6 +73,7 @@ class LocalExecutor:
         self._inline = parallel == 1
         self._environ = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
         self._mask = mask
+        self._order = LogOrder(open_log)
         self._life = life  # the mark of everything this life starts
         self._children: dict[int, _Child] = {}  # by the descriptor that is watched
         self._pipes: dict[int, OutputLog] = {}
@@ -149,6 +150,7 @@ class LocalExecutor:
         if self._watchdog is not None:
             self._watchdog.close()
         self._calls.close()
+        self._order.close()
         with self._closing:
             for fd in (self._wake_read, self._wake_write, self._null):
                 os.close(fd)
@@ -206,8 +208,8 @@ class LocalExecutor:
 
     def _course(self, attempt: Attempt) -> _Course:
         capture = MAX_BYTES + 1 if attempt.capture else 0
-        out = OutputLog(self._open_log, attempt.log_name + ".out", self._mask, capture)
-        err = OutputLog(self._open_log, attempt.log_name + ".err", self._mask, 0)
+        out = OutputLog(self._open_log, attempt.log_name + ".out", self._mask, capture, self._order)
+        err = OutputLog(self._open_log, attempt.log_name + ".err", self._mask, 0, self._order)
         return _Course(attempt=attempt, began=time.monotonic(), logs=(out, err), checks=list(attempt.checks))
 
     def _next_check(self, course: _Course) -> None:

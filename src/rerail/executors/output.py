@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 
 from rerail.core.masking import Mask, StreamMask
@@ -12,12 +13,52 @@ LOG_BYTES = 16 * 1024 * 1024  # of the beginning, and again of the end
 TAIL_BYTES = 4096
 TAIL_LINES = 20
 READ_BYTES = 64 * 1024
+ORDER = "order"  # the name of the file that says in which order the others were written
+ORDER_SECONDS = 0.05
+
+
+class LogOrder:
+    """Which log got its next bytes when: `time bytes name` a line, so that logs can be read in the order of time.
+
+    What one stream writes within a moment is one line.
+    """
+
+    def __init__(self, open_log: Callable[[str], int]) -> None:
+        self._open_log = open_log
+        self._fd = -1
+        self._name = ""
+        self._since = 0.0
+        self._count = 0
+
+    def note(self, name: str, count: int) -> None:
+        now = time.time()
+        if name != self._name or not 0 <= now - self._since < ORDER_SECONDS:
+            self.flush()
+            self._name, self._since = name, now
+        self._count += count
+
+    def flush(self) -> None:
+        if self._count:
+            with contextlib.suppress(OSError):
+                if self._fd < 0:
+                    self._fd = self._open_log(ORDER)
+                os.write(self._fd, f"{self._since:.3f} {self._count} {self._name}\n".encode())
+        self._count = 0
+
+    def close(self) -> None:
+        self.flush()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class OutputLog:
     """One stream of an attempt, through all its processes. The file is made with its first byte."""
 
-    def __init__(self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int) -> None:
+    def __init__(
+        self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int, order: LogOrder
+    ) -> None:
+        self._order = order
         self._open_log = open_log
         self._name = name
         self._masked = StreamMask(mask)
@@ -35,6 +76,7 @@ class OutputLog:
     def end(self) -> None:
         """No more will come."""
         self._keep(self._masked.end())
+        self._order.flush()
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
@@ -72,6 +114,8 @@ class OutputLog:
             view = memoryview(piece)
             while view:
                 view = view[os.write(self._fd, view) :]
+            if self._written < LOG_BYTES:
+                self._order.note(self._name, len(piece))
             self._written += len(piece)
             room = LOG_BYTES
 

@@ -19,6 +19,7 @@ import msgspec
 from rerail import durable
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import FORMAT, Event
+from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import Recording
 from rerail.stores import journal, segments, snapshots
@@ -217,6 +218,12 @@ class DirectoryRun:
         while len(self._history) > keep:
             durable.remove_file(os.path.join(self.path, "history", self._history.popleft()))
 
+    def _note_in_index(self) -> None:
+        from rerail.stores import index
+
+        root = os.path.dirname(os.path.dirname(self.path))
+        index.append(root, self.path, self._segment, summary_of(self._recording.header, self._recording.state))
+
     def freeze_pipeline(self, text: bytes) -> None:
         path = os.path.join(self.path, f"pipeline-{self._newest + 1:04d}.yaml")
         try:
@@ -234,8 +241,11 @@ class DirectoryRun:
         if not self._lock.held:
             return
         try:
+            lived = self._file is not None
             self._give_up_segment()
             with contextlib.suppress(OSError):
                 durable.remove_file(self._reserve)
+                if lived:
+                    self._note_in_index()
         finally:
             self._lock.release()

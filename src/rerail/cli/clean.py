@@ -1,0 +1,132 @@
+"""`rerail delete` and `rerail prune`: runs that nobody needs any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from rerail.cli.durations import age, size
+from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
+from rerail.cli.output import say
+from rerail.cli.summaries import summaries
+from rerail.cli.tables import table
+from rerail.cli.terminal import STYLES, out_look
+from rerail.errors import RunBusy, UsageError
+from rerail.loaders.fields import parse_duration
+from rerail.stores.directory import DirectoryStore
+
+FINISHED = ("completed",)
+
+
+@click.command(epilog="Example: rerail delete 20261115-2005")
+@run_argument()
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option()
+def delete(run_name: str, yes: bool, store_url: str | None) -> int:
+    """Delete a run: its journal, its checkpoints, its logs. A live one is refused."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    if store.ownership(run_id).alive:
+        raise RunBusy(f"run {run_id} is alive", hint=f"rerail stop {run_id}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is there to ask", hint=f"rerail delete {run_id} --yes")
+        status = next(row["status"] for row in summaries(store, [run_id]))
+        click.confirm(f"delete run {run_id} ({status}, {size(tree_bytes(store.path(run_id)))})?", abort=True, err=True)
+    store.delete(run_id)
+    say(f"rerail: run {run_id} is deleted")
+    return 0
+
+
+@click.command(epilog="Example: rerail prune --older-than 30d --keep 50 --dry-run")
+@click.option("--older-than", metavar="AGE", help="Only runs created longer ago than this: 12h, 30d.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N runs, whatever they are.")
+@click.option("--status", "statuses", multiple=True, metavar="STATUS",
+              help="Runs with this status too; by default only completed ones; repeatable.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted and change nothing.")
+@json_option("The runs, with their bytes.")
+@store_option()
+def prune(
+    older_than: str | None,
+    keep: int | None,
+    statuses: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    store_url: str | None,
+) -> int:
+    """Delete runs that are done with. Live ones never; resumable ones only if their status is named."""
+    if older_than is None and keep is None:
+        raise UsageError("prune needs --older-than or --keep", hint="rerail prune --older-than 30d --dry-run")
+    store = open_store(store_url)
+    rows = _prunable(store, _age(older_than), keep or 0, statuses or FINISHED)
+    for row in rows:
+        row["bytes"] = tree_bytes(store.path(row["run_id"]))
+    kept = [] if dry_run else [row for row in rows if not _delete(store, row["run_id"])]
+    gone = [row for row in rows if row not in kept]
+    total = sum(row["bytes"] for row in gone)
+    if as_json:
+        shown = [{name: row[name] for name in ("run_id", "pipeline", "status", "created_at", "bytes")} for row in gone]
+        sys.stdout.write(msgspec.json.encode(shown).decode() + "\n")
+    else:
+        _say_pruned(gone)
+    say(f"rerail: {'would delete' if dry_run else 'deleted'} {len(gone)} runs, {size(total)}")
+    return 0
+
+
+def _say_pruned(rows: list[dict[str, Any]]) -> None:
+    now = datetime.now(UTC)
+    cells = [
+        ((row["run_id"], ""), (row["status"], STYLES.get(row["status"], "")), (age(row["created_at"], now), "dim"),
+         (size(row["bytes"]), ""))
+        for row in rows
+    ]  # fmt: skip
+    sys.stdout.write("".join(line + "\n" for line in table(cells, out_look())))
+
+
+def _prunable(store: DirectoryStore, oldest: float | None, keep: int, statuses: tuple[str, ...]) -> list[dict[str, Any]]:
+    now = datetime.now(UTC)
+    rows = []
+    for row in list(summaries(store))[keep:]:
+        alive = bool(row.get("owner") and row["owner"]["alive"])
+        if alive or row["status"] not in statuses:
+            continue
+        created = datetime.fromisoformat(row["created_at"].replace("Z", "+00:00")) if row["created_at"] else None
+        if oldest is None or (created is not None and (now - created).total_seconds() > oldest):
+            rows.append(row)
+    return rows
+
+
+def _age(text: str | None) -> float | None:
+    if text is None:
+        return None
+    days = text[:-1] if text.endswith("d") else ""
+    seconds = float(days) * 86400 if days.replace(".", "", 1).isdigit() else parse_duration(text)
+    if seconds is None:
+        raise UsageError(f"--older-than {text!r}: not a time such as 12h or 30d", hint="rerail prune --help")
+    return seconds
+
+
+def _delete(store: DirectoryStore, run_id: str) -> bool:
+    try:
+        store.delete(run_id)
+    except (RunBusy, OSError) as error:
+        say(f"rerail: run {run_id} stays: {error}")
+        return False
+    return True
+
+
+def tree_bytes(path: str) -> int:
+    """What a directory takes, as far as it can be read."""
+    total = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,166 @@
+"""`rerail doctor`: is this a place where runs survive? The store, its file system, how fast it syncs, the tools."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Literal
+
+import click
+import msgspec
+
+from rerail import durable
+from rerail.cli.clean import tree_bytes
+from rerail.cli.durations import size
+from rerail.cli.options import json_option, open_store, store_option
+from rerail.cli.summaries import summaries
+from rerail.cli.tables import table
+from rerail.cli.terminal import out_look
+from rerail.errors import StateError
+from rerail.stores.directory import DirectoryStore
+from rerail.version import VERSION
+
+SLOW_SYNC = 0.05  # seconds
+LITTLE_SPACE = 100_000_000
+
+_FORGETFUL = ("tmpfs", "ramfs", "devtmpfs")
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    verdict: Literal["ok", "warning", "bad"]
+    what: str
+    found: str
+
+
+@click.command(epilog="Example: rerail doctor")
+@json_option("An array of what was looked at.")
+@store_option()
+def doctor(as_json: bool, store_url: str | None) -> int:
+    """Look at the store in force, its file system, its locks and the tools; say what would not survive."""
+    store = open_store(store_url)
+    findings = [*_store(store, store_url), *_disk(store), *_runs(store), *_tools()]
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(findings).decode() + "\n")
+    else:
+        look = out_look()
+        marks = {
+            "ok": (look.symbol("completed"), "green"),
+            "warning": ("!", "yellow"),
+            "bad": (look.symbol("failed"), "red"),
+        }
+        rows = [(marks[finding.verdict], (finding.what, ""), (finding.found, "")) for finding in findings]
+        sys.stdout.write("".join(line + "\n" for line in table(rows, look)))
+    return StateError.exit_code if any(finding.verdict == "bad" for finding in findings) else 0
+
+
+def _store(store: DirectoryStore, url: str | None) -> list[Finding]:
+    why = "the nearest .rerail at or above this directory"
+    if url:
+        why = "--store says so"
+    elif os.environ.get("RERAIL_STORE"):
+        why = "RERAIL_STORE says so"
+    elif not os.path.isdir(store.root):
+        why = "there is none yet; the first run makes it"
+    return [Finding("ok", "store", f"{store.root} ({why})")]
+
+
+def _disk(store: DirectoryStore) -> list[Finding]:
+    place = store.root
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    kind = _file_system(place)
+    findings = [Finding("ok", "file system", kind or "unknown")]
+    if kind in _FORGETFUL:
+        findings = [Finding("warning", "file system", f"{kind}: kept in memory, gone with the next power cut")]
+    elif kind == "overlay":
+        findings = [Finding("warning", "file system", "overlay: of a container, gone with it; mount a volume")]
+    elif kind in _REMOTE:
+        findings = [Finding("warning", "file system", f"{kind}: remote; its locks and syncs are as good as its server")]
+    free = shutil.disk_usage(place).free
+    findings.append(Finding("warning" if free < LITTLE_SPACE else "ok", "free space", size(free)))
+    return [*findings, _sync(place), _lock(place)]
+
+
+def _file_system(path: str) -> str:
+    """The type of the mount that holds a path, by the longest mount point that is above it."""
+    best, kind = "", ""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                fields = line.split(" ")
+                point = fields[1].replace("\\040", " ")
+                inside = os.path.realpath(path) == point or os.path.realpath(path).startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, fields[2]
+    except OSError:
+        return ""
+    return kind
+
+
+def _sync(place: str) -> Finding:
+    times = []
+    try:
+        with tempfile.TemporaryDirectory(prefix=".rerail-doctor-", dir=place) as scratch:
+            file = durable.AppendFile(os.path.join(scratch, "journal"), b"")
+            for _ in range(20):
+                began = time.perf_counter()
+                file.append(b"x" * 360)
+                file.sync()
+                times.append(time.perf_counter() - began)
+            file.close()
+    except OSError as error:
+        return Finding("bad", "sync", f"{place} cannot be written: {error.strerror}")
+    middle = statistics.median(times)
+    verdict: Literal["ok", "warning"] = "warning" if middle > SLOW_SYNC else "ok"
+    return Finding(verdict, "sync", f"{middle * 1e3:.2f} ms per record; every step waits for one")
+
+
+def _lock(place: str) -> Finding:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".rerail-doctor-", dir=place) as scratch:
+            held = durable.Lock(os.path.join(scratch, "lock"))
+            try:
+                durable.Lock(os.path.join(scratch, "lock")).release()
+            except BlockingIOError:
+                return Finding("ok", "locks", "one owner at a time")
+            finally:
+                held.release()
+    except OSError as error:
+        return Finding("bad", "locks", f"none: {error.strerror}")
+    return Finding("bad", "locks", "two owners at once are possible here: keep the state elsewhere (--store)")
+
+
+def _runs(store: DirectoryStore) -> list[Finding]:
+    rows = summaries(store)
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none"
+    findings = [Finding("warning" if counts.get("damaged") else "ok", "runs", told)]
+    if rows:
+        findings.append(Finding("ok", "state", f"{size(tree_bytes(store.root))} in {len(rows)} runs"))
+    return findings
+
+
+def _tools() -> list[Finding]:
+    python = f"{platform.python_version()} ({sys.executable})"
+    findings = [Finding("ok", "rerail", VERSION), Finding("ok", "python", python)]
+    bash = shutil.which("bash")
+    findings.append(
+        Finding("ok", "shell", bash) if bash else Finding("warning", "shell", "no bash; `run` steps get sh -e")
+    )
+    git = shutil.which("git")
+    version = ""
+    if git:
+        version = subprocess.run([git, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    missing = Finding("warning", "git", "none; `commit_required` cannot work")
+    return [*findings, Finding("ok", "git", version) if git else missing]

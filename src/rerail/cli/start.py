@@ -1,0 +1,88 @@
+"""`rerail init` and `rerail completion`: getting started."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from rerail.cli.output import say
+from rerail.errors import UsageError
+
+STARTER = """\
+# A pipeline for rerail. Run it:     rerail run {name}
+# Kill it whenever you like, then:   rerail resume
+# All that can be written here:      docs/reference/pipeline.md, and `rerail schema` for your editor.
+
+name: {stem}
+
+params:
+  who: {{default: world, description: Whom to greet}}
+
+defaults:
+  timeout: 30m
+  retry: {{attempts: 2, delay: 2s}}
+
+steps:
+  - id: prepare
+    run: |
+      mkdir -p out
+      echo "parts=3" >> "$RERAIL_OUTPUT"          # a value for later steps
+
+  - id: work
+    run: |
+      # A value arrives as one word, whatever is in it: rerail quotes it for you.
+      for part in $(seq ${{{{ steps.prepare.outputs.parts }}}}); do
+        echo "part $part for "${{{{ params.who }}}}
+        echo '{{"done": '$part', "total": 3}}' >> "$RERAIL_PROGRESS"
+        sleep 1
+      done > out/parts.txt
+    checks:
+      - test -s out/parts.txt                      # it has failed if this does
+
+  - id: lint
+    needs: [prepare]                               # beside `work`; without `needs`, after the step above
+    run: test -d out
+
+  - id: publish
+    needs: [work, lint]
+    run: cp out/parts.txt out/published.txt
+    # idempotent: false                            # if it must never run twice: rerail asks before it repeats it
+    # on_failure: [{{run: rm -f out/published.txt}}]
+
+finally:
+  - run: echo run ${{{{ run.id }}}} has ${{{{ run.status }}}}
+"""
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(epilog="Example: rerail init && rerail run pipeline.yaml")
+@click.argument("path", default="pipeline.yaml", type=click.Path())
+def init(path: str) -> int:
+    """Write a commented pipeline to start from. Never overwrites anything."""
+    stem = os.path.basename(path).rsplit(".", 1)[0] or "pipeline"
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(STARTER.format(name=path, stem=stem))
+    except FileExistsError:
+        raise UsageError(f"{path} exists, and is left as it is", hint=f"rerail check {path}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="rerail init PATH") from None
+    say(f"rerail: wrote {path}\n  next: rerail run {path}")
+    return 0
+
+
+@click.command(epilog='Example: eval "$(rerail completion bash)"')
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> int:
+    """Print a script that completes commands, options, runs and steps in a shell."""
+    from click.shell_completion import get_completion_class
+
+    from rerail.cli.main import cli
+
+    made = get_completion_class(shell)
+    assert made is not None
+    sys.stdout.write(made(cli, {}, "rerail", "_RERAIL_COMPLETE").source() + "\n")
+    return 0

@@ -1,0 +1,95 @@
+"""`rerail watch`: the live view of a run that another process drives."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import click
+
+from rerail.cli.durations import clock
+from rerail.cli.glimpses import Glimpses
+from rerail.cli.options import base_dir, find_run, open_store, run_argument, store_option
+from rerail.cli.output import STDERR, say
+from rerail.cli.sentences import sentence
+from rerail.cli.show_run import mark_in
+from rerail.cli.terminal import look_of
+from rerail.core.state import RunState, shown_status
+from rerail.ports import Recording
+from rerail.stores.directory import DirectoryStore
+
+POLL_SECONDS = 0.1
+MOST_SHARE = 5  # reading takes at most a fifth of the time
+
+
+@click.command(epilog="Example: rerail watch last")
+@run_argument()
+@store_option()
+def watch(run_name: str, store_url: str | None) -> int:
+    """Watch a run that another process drives, as if it were yours; Ctrl-C leaves it alone."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    try:
+        recording = _draw(store, run_id) if look_of(STDERR).live else _tell(store, run_id)
+    except KeyboardInterrupt:
+        say(f"rerail: run {run_id} goes on\n  next: rerail watch {run_id}")
+        return 0
+    status = shown_status(recording.state, owner_alive=store.ownership(run_id).alive)
+    hint = "" if status == "completed" else f"\n  next: rerail {'show' if status == 'failed' else 'resume'} {run_id}"
+    say(f"rerail: run {run_id} is {status}{hint}")
+    return 0
+
+
+def _draw(store: DirectoryStore, run_id: str) -> Recording:
+    from rerail import api
+    from rerail.cli.live import LiveView
+
+    ready = api.prepare(store, run_id, base_dir=base_dir(store))
+    view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look_of(STDERR))
+    view.attach(ready.pipeline, ready.recording.state)
+    try:
+        for recording in _changes(store, run_id):
+            view.replace(recording.state)
+    finally:
+        view.close()
+    return recording
+
+
+def _tell(store: DirectoryStore, run_id: str) -> Recording:
+    """Where nothing can be drawn: one line per event."""
+    told = 0
+    for latest in _changes(store, run_id):
+        for seq, event in store.history(run_id) if latest.state.seq > told else ():
+            if seq > told:
+                say(f"{clock(event.at)}  {sentence(event)}")
+                told = seq
+    return latest
+
+
+def _changes(store: DirectoryStore, run_id: str) -> Iterator[Recording]:
+    """The run each time it has changed, until nobody drives it any more."""
+    state, stamp = RunState(), (-1, -1)
+    while True:
+        alive = store.ownership(run_id).alive
+        began = time.monotonic()
+        newest = _stamp(store.path(run_id))
+        if newest != stamp or state.seq == 0:
+            recording = store.read(run_id)
+            stamp, state = newest, recording.state
+            yield recording
+        if not alive:
+            yield store.read(run_id)
+            return
+        time.sleep(max(POLL_SECONDS, (time.monotonic() - began) * MOST_SHARE))
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Changes whenever the journal does."""
+    newest = (0, 0)
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith("journal-"):
+                status = entry.stat()
+                newest = max(newest, (status.st_mtime_ns, status.st_size))
+    return newest

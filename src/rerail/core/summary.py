@@ -1,0 +1,65 @@
+"""One row of the list of runs: what is worth knowing about a run without reading all of it."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from rerail.core.checkpoint import total_tokens
+from rerail.core.events import Failure
+from rerail.core.model import RunHeader
+from rerail.core.state import RunState, name
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """With the names of checkpoint.json. `status` is the recorded one: only its owner's life tells a crash."""
+
+    run_id: str
+    pipeline: str
+    pipeline_path: str
+    work_dir: str
+    labels: dict[str, str]
+    params: dict[str, Any]
+    status: str
+    steps_completed: int
+    steps_total: int
+    total_cost_usd: float
+    created_at: str
+    started_at: datetime | None
+    updated_at: datetime | None
+    finished_at: datetime | None
+    duration_seconds: float | None
+    resumable: bool
+    pipeline_type: str
+    last_completed_step: str | None
+    total_tokens: int
+    error: Failure | None
+
+
+def summary_of(header: RunHeader, state: RunState) -> Summary:
+    """The row of a run."""
+    units = [unit for (step, item), unit in state.units.items() if item is None and step not in state.hooks]
+    until = state.finished_at or state.updated_at
+    spent = max((until - state.started_at).total_seconds(), 0.0) if state.started_at and until else None
+    return Summary(
+        run_id=header.run_id,
+        pipeline=header.pipeline,
+        pipeline_path=header.pipeline_path,
+        work_dir=header.work_dir,
+        labels=header.labels,
+        params=header.params,
+        status=state.status,
+        steps_completed=min(sum(unit.settled for unit in units), state.steps),  # removed steps may be among them
+        steps_total=state.steps,
+        total_cost_usd=sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values()),
+        created_at=header.created_at,
+        started_at=state.started_at,
+        updated_at=state.updated_at,
+        finished_at=state.finished_at,
+        duration_seconds=spent,
+        resumable=state.status != "completed",
+        pipeline_type="standard",
+        last_completed_step=name(state.last_completed) if state.last_completed else None,
+        total_tokens=total_tokens(state),
+        error=state.error,
+    )

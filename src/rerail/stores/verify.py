@@ -1,0 +1,42 @@
+"""Proving a run: the whole chain from its first byte, and that its caches say the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import msgspec
+
+from rerail import durable
+from rerail.core.state import fold
+from rerail.errors import StateDamaged
+from rerail.stores import journal, segments
+from rerail.stores.directory import DirectoryStore
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What was proved; `notices` are about what is only a cache, or was never acknowledged."""
+
+    records: int
+    segments: int
+    bytes: int
+    notices: tuple[str, ...]
+
+
+def verify(store: DirectoryStore, run_id: str) -> Proof:
+    """Prove a run; raises StateDamaged, StateUnreadable, FormatTooNew."""
+    recording = store.read(run_id)  # by way of the checkpoint, as resume does
+    path = store.path(run_id)
+    chain = segments.load(path, run_id, None)
+    state = fold(journal.decode_all(chain.lines))
+    if not store.ownership(run_id).alive and chain.base is None and state != recording.state:
+        raise StateDamaged(
+            f"{path}: the checkpoint and the journal tell different stories", hint=f"rerail repair {run_id}"
+        )
+    notices = list(recording.notices)
+    frozen = store.pipeline(run_id, "")
+    if state.pipeline_sha256 and hashlib.sha256(frozen).hexdigest() != state.pipeline_sha256:
+        store.pipeline(run_id, state.pipeline_sha256)  # an older copy may be the one in use; raises if none is
+    numbers = segments.numbers(path)
+    size = sum(len(durable.read_file(os.path.join(path, segments.file_name(number))).rstrip(b"\n")) for number in numbers)
+    return Proof(records=state.seq, segments=len(numbers), bytes=size, notices=tuple(notices))
