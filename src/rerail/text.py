@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 MOST_CHARACTERS = 400
+
+# CSI … final byte; OSC, DCS and the like up to their end; any other two-character sequence.
+_ESCAPES = re.compile("(?:\033\\[|\x9b)[0-?]*[ -/]*[@-~]|\033[]PX^_][^\007\033]*(?:\007|\033\\\\)?|\033[ -/]*[0-~]")
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -10,6 +15,11 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
     if not text.isprintable():
         text = "".join(char if char.isprintable() else _written_out(char) for char in text[: most + 1])
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def without_escapes(text: str) -> str:
+    """Text without the sequences that colour it, move the cursor or name the window."""
+    return _ESCAPES.sub("", text) if "\033" in text or "\x9b" in text else text
 
 
 def _written_out(char: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rerail.cli.board import Glimpse
 from rerail.core.state import RunState
 from rerail.executors import channels
-from rerail.text import one_line
+from rerail.text import one_line, without_escapes
 
 TAIL_BYTES = 2048
 
@@ -43,5 +43,5 @@ class Glimpses:
                 if status.st_mtime_ns > newest:
                     file.seek(max(status.st_size - TAIL_BYTES, 0))
                     newest, text = status.st_mtime_ns, file.read(TAIL_BYTES).decode(errors="replace")
-        lines = [line for line in text.replace("\r", "\n").splitlines() if line.strip()]
+        lines = [line for line in without_escapes(text).replace("\r", "\n").splitlines() if line.strip()]
         return one_line(lines[-1].strip(), 300) if lines else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import queue
 import threading
 import time
@@ -18,6 +19,7 @@ import msgspec
 
 from rerail.cli.board import Board, Frame, Line
 from rerail.cli.glimpses import Glimpses
+from rerail.cli.output import STDERR
 from rerail.cli.terminal import Look
 from rerail.core.events import Event
 from rerail.core.model import Pipeline
@@ -138,13 +140,22 @@ class _Screen:
         from rich.console import Group
         from rich.text import Text
 
-        width, height = self._console.size
+        width, height = self._size()
         # What stays on the screen may be longer than it: it can be scrolled back to.
         made = lines(width, 10_000 if last else max(height - 1, 2))
         texts = [Text.assemble(*line, no_wrap=True, overflow="crop") for line in made]
         if last:
             self._live.vertical_overflow = "visible"
         self._live.update(Group(*texts), refresh=True)
+
+    def _size(self) -> tuple[int, int]:
+        """The terminal's own word, at every picture: LINES and COLUMNS of a shell do not follow when it is resized."""
+        try:
+            size = os.get_terminal_size(STDERR)
+        except OSError:
+            return self._console.size
+        self._console.size = rich_size = (max(size.columns, 2), max(size.lines, 2))
+        return rich_size
 
     def say(self, message: str) -> None:
         for line in message.split("\n"):

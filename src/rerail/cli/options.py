@@ -31,7 +31,7 @@ def volume_options(command: Any) -> Any:
 
 def run_argument(*, required: bool = True) -> Decorator:
     metavar = "RUN" if required else "[RUN]"
-    return click.argument("run_name", metavar=metavar, required=required, default=None, shell_complete=complete_run)
+    return click.argument("run_name", metavar=metavar, required=required, shell_complete=complete_run)
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -12,6 +12,7 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.state import RunState
+from rerail.text import without_escapes
 
 STDOUT, STDERR = 1, 2
 FLUSH_SECONDS = 2.0
@@ -88,6 +89,9 @@ def say_raw(text: str) -> None:
 
 def printable(text: str) -> str:
     """Text without control characters, so that what a step prints cannot steer the terminal."""
+    text = without_escapes(text)
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

@@ -74,7 +74,7 @@ def init(path: str) -> int:
     return 0
 
 
-@click.command(epilog='Example: eval "$(rerail completion bash)"')
+@click.command(epilog="Example: rerail completion bash >> ~/.bashrc")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> int:
     """Print a script that completes commands, options, runs and steps in a shell."""

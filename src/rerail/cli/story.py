@@ -9,7 +9,7 @@ from rerail.cli.terminal import Look
 from rerail.core import events as ev
 from rerail.core.plan import Plan
 from rerail.core.state import RunState
-from rerail.text import one_line
+from rerail.text import one_line, without_escapes
 
 _DECISIONS = {"reuse": "green", "run": "cyan", "rerun": "yellow", "ask": "red", "skip": "dim", "later": "dim"}
 SHOWN_LINES = 12
@@ -91,7 +91,7 @@ def _say_failure_plainly(error: ev.Failure, output: str, logs: str) -> None:
 
 
 def _last_lines(error: ev.Failure, output: str) -> list[str]:
-    return (error.traceback or error.stderr_tail or output).splitlines()[-SHOWN_LINES:]
+    return without_escapes(error.traceback or error.stderr_tail or output).splitlines()[-SHOWN_LINES:]
 
 
 def _first_line(command: str) -> str:
