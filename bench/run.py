@@ -153,6 +153,25 @@ def start_up(place: Path) -> None:
         row(f"rerail {arguments[0]}", spent, bare, "ms", f"{over:+.0f} ms (at most +100)")
 
 
+def listing(place: Path, count: int) -> None:
+    print(f"listing {count} runs (floor: a bare interpreter, and a stat of each)")
+    for number in range(count):
+        drive(place, chain(1, Call(target="f")), f"run-{number}")
+    runs = place / ".rerail" / "runs"
+
+    def command(*arguments: str) -> float:
+        return min(
+            seconds(lambda: subprocess.run(arguments, cwd=place, stdout=subprocess.DEVNULL, check=True)) for _ in range(5)
+        )
+
+    floor = command(sys.executable, "-c", "pass")
+    floor += seconds(lambda: [os.stat(runs / entry / "run.json") for entry in os.listdir(runs)])
+    row("rerail list", command(sys.executable, "-m", "rerail", "list"), floor, "s", "(at most 0.5 s for 10 000)")
+    row("rerail list --json", command(sys.executable, "-m", "rerail", "list", "--json"), floor, "s")
+    os.unlink(place / ".rerail" / "index.jsonl")
+    row("rerail list, without its index", command(sys.executable, "-m", "rerail", "list"), floor, "s")
+
+
 def resume(place: Path, count: int) -> None:
     print(f"resume after {count} done steps, until the next step starts (floor: reading the journal's bytes)")
     steps = (
@@ -244,6 +263,8 @@ def main() -> None:
             for number in range(20):
                 drive(ordinary, chain(5, Call(target="f")), f"run-{number}")
             start_up(ordinary)
+        with scratch(base) as crowded:
+            listing(crowded, 1000 if options.quick else 10_000)
         resume(place, 1000 if options.quick else 10_000)
         checkpoint(place)
         overhead(place, 2 if options.quick else 5)

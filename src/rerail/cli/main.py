@@ -5,6 +5,7 @@ Commands are imported when they are called: starting is cheap.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -81,6 +82,7 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """The console script."""
+    gc.disable()  # most commands are over before collecting would pay; the long ones turn it on
     _fill_standard_streams()
     sys.exit(call(sys.argv[1:]))
 

@@ -7,8 +7,10 @@ import sys
 
 import click
 
+from rerail import durable
 from rerail.cli.output import say
 from rerail.errors import UsageError
+from rerail.kinds.builtin import USER_FILE_MODE
 
 STARTER = """\
 # A pipeline for rerail. Run it:     rerail run {name}
@@ -64,8 +66,7 @@ def init(path: str) -> int:
     """Write a commented pipeline to start from. Never overwrites anything."""
     stem = os.path.basename(path).rsplit(".", 1)[0] or "pipeline"
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(STARTER.format(name=path, stem=stem))
+        durable.write_new(path, STARTER.format(name=path, stem=stem).encode(), USER_FILE_MODE)
     except FileExistsError:
         raise UsageError(f"{path} exists, and is left as it is", hint=f"rerail check {path}") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -22,10 +23,12 @@ def summaries(store: DirectoryStore, run_ids: Iterable[str] | None = None) -> li
     for run_id in store.runs() if run_ids is None else run_ids:
         row = known.get(run_id)
         if row is not None and row.summary.status != "running" and index.is_current(row, store.root):
-            rows.append(_fields(row.summary) | {"owner": None})
+            fields = _fields(row.summary)
+            fields["owner"] = None
+            rows.append(fields)
         else:
             rows.append(_read(store, run_id))
-    return sorted(rows, key=lambda row: (row["created_at"], row["run_id"]), reverse=True)
+    return sorted(rows, key=itemgetter("created_at", "run_id"), reverse=True)
 
 
 def _fields(summary: Summary) -> dict[str, Any]:

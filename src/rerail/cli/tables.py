@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rerail.cli.terminal import Look
 from rerail.text import one_line
@@ -17,20 +18,20 @@ def table(rows: Sequence[Sequence[Cell]], look: Look, *, indent: str = "", cut: 
     """The rows as lines. If they are too wide, column `cut` gives way (to anything that fits a terminal's line)."""
     if not rows:
         return []
-    cells = [[(one_line(text, 2000), style) for text, style in row] for row in rows]
-    widths = [max(columns(row[at][0]) for row in cells) for at in range(len(cells[0]))]
+    cells = [[(text := one_line(raw, 2000), style, columns(text)) for raw, style in row] for row in rows]
+    widths = [max(row[at][2] for row in cells) for at in range(len(cells[0]))]
     room = look.width - len(indent) - len(_GAP) * (len(widths) - 1)
     if look.width and sum(widths) > room:
         widths[cut] = max(room - (sum(widths) - widths[cut]), _LEAST)
     return [indent + _line(row, widths, look) for row in cells]
 
 
-def _line(row: Sequence[Cell], widths: Sequence[int], look: Look) -> str:
+def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Look) -> str:
     parts = []
-    for at, ((text, style), width) in enumerate(zip(row, widths, strict=True)):
-        shown = fitted(text, width, look)
-        last = at == len(row) - 1
-        parts.append(look.paint(shown, style) + ("" if last else " " * (width - columns(shown))))
+    for (text, style, taken), width in zip(row, widths, strict=True):
+        shown, used = (text, taken) if taken <= width else (fitted(text, width, look), width)
+        painted = look.paint(shown, style) if style else shown
+        parts.append(painted + " " * (width - used))
     return _GAP.join(parts).rstrip()
 
 
@@ -50,8 +51,11 @@ def fitted(text: str, width: int, look: Look) -> str:
 
 def columns(text: str) -> int:
     """How many columns a text takes on a terminal."""
-    if text.isascii():
-        return len(text)
+    return len(text) if text.isascii() else _wide_columns(text)
+
+
+@lru_cache(maxsize=1000)
+def _wide_columns(text: str) -> int:
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )

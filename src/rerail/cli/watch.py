@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ MOST_SHARE = 5  # reading takes at most a fifth of the time
 @store_option()
 def watch(run_name: str, store_url: str | None) -> int:
     """Watch a run that another process drives, as if it were yours; Ctrl-C leaves it alone."""
+    gc.enable()
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     try:
