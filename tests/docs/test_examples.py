@@ -1,0 +1,78 @@
+"""Every example is run, killed at every step, and resumed: what was acknowledged stays, the result is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Project
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+STEPS = {
+    "build-loop": (["scout", "planner", "builder", "reviewer"], ".buildloop/review-report.md", []),
+    "implement-spec": (["branch", "implement", "test"], "merged.log", ["-p", "spec=123"]),
+    "lessons": (["seed", "sow", "lessons", "publish"], "course/course_c84775.md", ["-p", "subject=physics"]),
+}
+
+
+@pytest.fixture
+def example(project: Project, request: pytest.FixtureRequest) -> Project:
+    shutil.copytree(EXAMPLES / request.param, project.root, dirs_exist_ok=True)
+    project.env |= {"PACE": "0.05", "GIT_CONFIG_GLOBAL": os.devnull}
+    if request.param == "implement-spec":
+        for command in ("init -q", "add .", "-c user.name=x -c user.email=x@y commit -qm first"):
+            subprocess.run(["git", *command.split()], cwd=project.root, env=project.env, check=True)
+    return project
+
+
+def kill_when_started(project: Project, step: str, arguments: list[str]) -> set[str]:
+    """Start a run and kill it once that step has started; the steps the world was told are done."""
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", "--json", *arguments)
+    acknowledged = set()
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "step-completed":
+            acknowledged.add(event["step"])
+        if event["event"] == "step-started" and event["step"] == step:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    return acknowledged
+
+
+@pytest.mark.parametrize(
+    ("example", "name", "step"),
+    [(name, name, step) for name, (steps, _, _) in STEPS.items() for step in steps],
+    indirect=["example"],
+)
+def test_an_example_that_is_killed_goes_on(example: Project, name: str, step: str) -> None:
+    _, result, arguments = STEPS[name]
+    acknowledged = kill_when_started(example, step, arguments)
+    resumed = example.rerail("resume", "r", "--json", check=0)
+    started = {
+        event["step"] for line in resumed.stdout.splitlines() if (event := json.loads(line))["event"] == "step-started"
+    }
+
+    assert not acknowledged & started
+    assert (example.root / result).stat().st_size > 0
+    assert example.json("show", "r")["status"] == "completed"
+
+
+@pytest.mark.parametrize("example", ["implement-spec"], indirect=True)
+def test_a_step_that_forgets_to_commit_has_failed_and_is_retried_alone(example: Project) -> None:
+    (example.root / "forget-to-commit").touch()
+    failed = example.rerail("run", "pipeline.yaml", "--id", "r", "-p", "spec=123", check=1)
+    assert "commit_required, but no commit was created; changed and not committed:" in failed.stderr
+    assert not (example.root / "feature.txt").exists()  # the clean-up discarded it
+    (example.root / "forget-to-commit").unlink(missing_ok=True)
+    planned = example.rerail("resume", "r", check=0)
+
+    assert "reuse  branch" in planned.stderr
+    assert (example.root / "merged.log").read_text() == "Implement spec 123\n"
