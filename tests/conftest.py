@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 RERAIL = (sys.executable, "-m", "rerail")
 
@@ -88,3 +89,8 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
+
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("rerail", deadline=None)
+settings.load_profile("rerail")

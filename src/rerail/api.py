@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from rerail import processes
-from rerail.core.events import FORMAT, Event, RunResumed, RunStarted, StepInterrupted, StepMarked
+from rerail.core.events import FORMAT, Event, RunInterrupted, RunResumed, RunStarted, StepInterrupted, StepMarked
 from rerail.core.model import CheckpointPolicy, Pipeline, RunHeader, RunOptions
 from rerail.core.plan import plan
 from rerail.core.state import RunState, fold
@@ -205,6 +205,8 @@ def mark(store: Store, run_id: str, step: str, status: Any, by: str) -> None:
         events: list[Event] = [StepMarked(at=now, step=step, status=status, by=by)]
         if unit.status == "running":  # recorded so by a life that is over
             events.insert(0, StepInterrupted(at=now, step=step, attempt=unit.attempts, reason="crash"))
+        if state.status == "running":
+            events.insert(-1, RunInterrupted(at=now, reason="the process that drove it was gone"))
         fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written
         log.append(events)
         with contextlib.suppress(OSError):

@@ -144,6 +144,126 @@ steps:
     assert project.ledger() == ["begun", "undone"]
 
 
+def kill_when(project: Project, entry: str, times: int, *command: str) -> None:
+    """Start a life and kill it when the ledger has that entry so many times."""
+    process = project.spawn(*command)
+    eventually(lambda: project.ledger().count(entry) == times, f"{entry} runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+SLOW_CLEAN_UP = """
+steps:
+  - {id: first, run: 'echo first >> $LEDGER; sleep 0.1'}
+  - id: a
+    run: echo a >> $LEDGER; test -e fixed
+    on_failure:
+      - {id: one, run: 'echo one >> $LEDGER; test -e go || sleep 60'}
+      - {id: two, run: 'echo two >> $LEDGER'}
+"""
+
+
+def test_a_clean_up_that_is_cut_off_twice_is_still_finished(project: Project) -> None:
+    project.pipeline(SLOW_CLEAN_UP)
+    kill_when(project, "one", 1, "run", "pipeline.yaml", "--id", "r")
+    kill_when(project, "one", 2, "resume", "r")
+    for name in ("go", "fixed"):
+        (project.root / name).touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["first", "a", "one", "one", "one", "two", "a"]
+
+
+def test_what_is_asked_about_a_clean_up_is_asked_until_it_is_answered(project: Project) -> None:
+    project.pipeline(SLOW_CLEAN_UP.replace("id: one,", "id: one, idempotent: false,"))
+    kill_when(project, "one", 1, "run", "pipeline.yaml", "--id", "r")
+    for name in ("go", "fixed"):
+        (project.root / name).touch()
+    for _ in range(3):
+        assert "ask    one" in project.rerail("resume", "r", check=5).stderr
+    project.rerail("mark", "r", "one", "completed", check=0)
+    resumed = project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["first", "a", "one", "two", "a"]
+    assert "cut off at byte" not in resumed.stderr
+
+
+@pytest.mark.parametrize("slow", ["0.3", "0"])
+def test_a_step_behind_its_clean_up_waits_for_its_needs_too(project: Project, slow: str) -> None:
+    project.pipeline(SLOW_CLEAN_UP)
+    kill_when(project, "one", 1, "run", "pipeline.yaml", "--id", "r")
+    for name in ("go", "fixed"):
+        (project.root / name).touch()
+    project.pipeline(SLOW_CLEAN_UP.replace("echo first >> $LEDGER; sleep 0.1", f"sleep {slow}; echo new >> $LEDGER"))
+    project.rerail("resume", "r", "--parallel", "4", check=0)
+
+    ledger = project.ledger()[3:]
+    assert sorted(ledger) == ["a", "new", "one", "two"]
+    assert ledger[-1] == "a"
+
+
+def test_a_need_that_now_fails_keeps_a_step_from_running_after_its_clean_up(project: Project) -> None:
+    project.pipeline(SLOW_CLEAN_UP)
+    kill_when(project, "one", 1, "run", "pipeline.yaml", "--id", "r")
+    (project.root / "go").touch()
+    project.pipeline(SLOW_CLEAN_UP.replace("echo first >> $LEDGER; sleep 0.1", "echo new >> $LEDGER; exit 1"))
+    project.rerail("resume", "r", "--parallel", "4", check=1)
+
+    assert sorted(project.ledger()[3:]) == ["new", "one", "two"]
+
+
+@pytest.mark.parametrize("options", [[], ["--fail-fast"]])
+def test_until_does_not_turn_a_failure_into_success(project: Project, options: list[str]) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: 'false'}, {id: b, run: 'true'}, {id: c, run: 'true'}]\nfinally: [{run: 'true'}]\n"
+    )
+
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--until", "b", *options, check=1)
+    assert project.json("show", "r")["status"] == "failed"
+
+
+def test_a_hook_that_failed_before_the_crash_is_not_forgotten(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: 'true'}]\n"
+        "finally: [{id: f0, run: 'echo f0 >> $LEDGER'}, {id: f1, run: 'echo f1 >> $LEDGER; false'},"
+        " {id: f2, run: 'echo f2 >> $LEDGER; test -e go || sleep 60'}]\n"
+    )
+    kill_when(project, "f2", 1, "run", "pipeline.yaml", "--id", "r")
+    (project.root / "go").touch()
+    project.rerail("resume", "r", check=1)
+
+    assert project.ledger() == ["f0", "f1", "f2", "f1", "f2"]
+    assert project.json("show", "r")["status"] == "failed"
+
+
+def test_a_clean_up_that_failed_after_an_allowed_failure_is_what_resume_repeats(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: 'echo a >> $LEDGER; false', allow_failure: true,"
+        " on_failure: [{id: u, run: 'echo u >> $LEDGER; test -e fixed'}, {id: v, run: 'echo v >> $LEDGER'}]}]\n"
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("resume", "r", check=1)
+    (project.root / "fixed").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["a", "u", "v", "u", "u"]
+
+
+def test_a_last_hook_that_must_not_be_repeated_asks_though_the_run_had_failed(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: 'echo a >> $LEDGER; false'}]\n"
+        "finally: [{id: pay, idempotent: false, run: 'echo pay >> $LEDGER; test -e go || sleep 60'}]\n"
+    )
+    kill_when(project, "pay", 1, "run", "pipeline.yaml", "--id", "r")
+    (project.root / "go").touch()
+    project.rerail("resume", "r", check=5)
+    assert project.ledger().count("pay") == 1
+    text = (project.root / "pipeline.yaml").read_text()
+    (project.root / "pipeline.yaml").write_text(text.replace("finally: [", "finally: [{id: new, run: 'true'}, "))
+    project.rerail("resume", "r", check=5)
+    assert project.ledger().count("pay") == 1
+
+
 def test_a_failing_last_hook_fails_the_run(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]\nfinally: [{id: tell, run: exit 4}]\n")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)

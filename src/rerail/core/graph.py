@@ -69,6 +69,10 @@ class Frontier:
         """Steps that wait for nothing, in declaration order."""
         return [step for step, count in self._unmet.items() if count == 0]
 
+    def is_ready(self, step: str) -> bool:
+        """Whether it waits for nothing any more."""
+        return self._unmet[step] == 0
+
     def settle(self, step: str) -> list[str]:
         """Mark a step as done; return the steps that this releases."""
         released = []

@@ -1,7 +1,8 @@
 """Hooks that an earlier life did not finish: what is left of them, and what nobody can know about them.
 
-Clean-ups after a failed step and the last hooks of a run are sequences. One that was cut off goes on with the first
-hook that had not ended; one that has not begun since its turn came begins at the beginning.
+Clean-ups after a failed step and the last hooks of a run are sequences; a failing hook does not stop the next one. One
+that was cut off goes on with the hooks that had not ended; one that has not begun since its turn came begins at the
+beginning.
 """
 
 from __future__ import annotations
@@ -15,47 +16,65 @@ from rerail.core.state import RunState, UnitState
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """The hooks still to run, in order; `ask` names the first if it was cut off and must not be repeated."""
+    """The hooks still to run, in order; `ask` names one that was cut off and must not be repeated."""
 
     hooks: tuple[Step, ...] = ()
     ask: str = ""
 
 
-def rest(hooks: Sequence[Step], state: RunState, after: int) -> Rest:
+def rest(hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool) -> Rest:
     """What is left of a sequence whose turn came at journal position `after`."""
-    for at, hook in enumerate(hooks):
+    left = []
+    ask = ""
+    for hook in hooks:
         unit = state.unit((hook.id, None))
-        if _ended(unit) and unit.started_seq > after:
+        begun = unit.started_seq > after
+        if begun and _ended(unit, failed_counts=failed_counts):
             continue
-        unknown = unit.status in ("running", "interrupted") and unit.started_seq > after and not hook.idempotent
-        return Rest(tuple(hooks[at:]), hook.id if unknown else "")
-    return Rest()
+        left.append(hook)
+        ask = ask or (hook.id if _is_unknown(hook, unit) else "")
+    return Rest(tuple(left), ask)
+
+
+def unknown(hooks: Sequence[Step], state: RunState) -> list[str]:
+    """The hooks that were cut off and must not be repeated; a person has to judge them, however long ago that was."""
+    return [hook.id for hook in hooks if _is_unknown(hook, state.unit((hook.id, None)))]
+
+
+def _is_unknown(hook: Step, unit: UnitState) -> bool:
+    return not hook.idempotent and unit.status in ("running", "interrupted")
 
 
 def clean_up(step: Step, state: RunState) -> Rest:
-    """What is left to do after a step that has failed for good."""
+    """What is left to do after a step that has failed for good.
+
+    A clean-up that failed is not repeated before the step is: it comes again if that fails again. After a failure that
+    is allowed nothing else would ever repeat it.
+    """
     unit = state.unit((step.id, None))
     if not step.on_failure or unit.status != "failed" or unit.retry_at is not None:
         return Rest()
-    return rest(step.on_failure, state, unit.started_seq)
+    return rest(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed)
 
 
 def last_hooks(pipeline: Pipeline, state: RunState) -> Rest:
     """What is left of a run's last hooks if they are the latest thing that happened."""
-    return rest(pipeline.finally_, state, _newest_start(pipeline, state))
+    return rest(pipeline.finally_, state, _newest_start(pipeline, state), failed_counts=False)
 
 
 def ending_was_cut_off(pipeline: Pipeline, state: RunState) -> bool:
     """Whether the last hooks had begun in a life that never recorded how the run ended."""
-    if state.status in ("completed", "failed") or not pipeline.finally_:
+    if state.status in ("completed", "failed"):
         return False
-    first = state.unit((pipeline.finally_[0].id, None))
-    return first.started_seq > _newest_start(pipeline, state)
+    newest = _newest_start(pipeline, state)
+    return any(state.unit((hook.id, None)).started_seq > newest for hook in pipeline.finally_)
 
 
 def _newest_start(pipeline: Pipeline, state: RunState) -> int:
     return max((state.unit((step.id, None)).started_seq for step in pipeline.steps), default=0)
 
 
-def _ended(unit: UnitState) -> bool:
-    return unit.status in ("completed", "skipped") or (unit.status == "failed" and unit.retry_at is None)
+def _ended(unit: UnitState, *, failed_counts: bool) -> bool:
+    return unit.status in ("completed", "skipped") or (
+        unit.status == "failed" and unit.retry_at is None and (failed_counts or unit.allowed)
+    )

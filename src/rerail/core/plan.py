@@ -15,7 +15,7 @@ import msgspec
 
 from rerail.core.fingerprint import fingerprint
 from rerail.core.graph import Ancestors, downstream, topological
-from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks
+from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks, unknown
 from rerail.core.model import Pipeline, Step
 from rerail.core.state import RunState, UnitState
 
@@ -79,8 +79,9 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
     for step in pipeline.steps:
         if step.on_failure:
             made += _unfinished(clean_up(step, state), f"the clean-up after {step.id}")
-    if ending_was_cut_off(pipeline, state):
-        made += _unfinished(last_hooks(pipeline, state), "the end of the run")
+    asked = unknown(pipeline.finally_, state)
+    if ending_was_cut_off(pipeline, state) or asked:
+        made += _unfinished(Rest(ask=asked[0]) if asked else last_hooks(pipeline, state), "the end of the run")
     return tuple(made)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rerail.core import events as ev
 from rerail.core.graph import topological
-from rerail.core.hooks import clean_up
+from rerail.core.hooks import clean_up, unknown
 from rerail.core.model import Step
 from rerail.core.plan import Decision
 from rerail.core.retry import remaining
@@ -31,6 +31,7 @@ class Past:
         decisions = {decision.step: decision for decision in self._job.plan.decisions}
         for step_id in topological({step.id: step.needs for step in self._job.pipeline.steps}):
             self._settle(self._schedule.steps[step_id], decisions[step_id])
+        self._schedule.asked += unknown(self._job.pipeline.finally_, self._recorder.state)
         for step_id in self._schedule.begin():
             self._make_ready(step_id)
 
@@ -55,12 +56,9 @@ class Past:
         else:
             self._schedule.expect(step.id, ask=decision.decision == "ask")
         self._finish_clean_up(step, hold=not reused)
-        if (
-            decision.decision in ("run", "rerun", "later")
-            and not decision.unless_same
-            and (unit.status in ("completed", "skipped") or (unit.status == "failed" and unit.retry_at is None))
-        ):
-            # A put-off retry goes on as it is; every other record must be taken back before the step can run again.
+        again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
+        if again and unit.status in ("completed", "skipped"):
+            # What failed keeps its record until it runs again: what is left of its clean-up depends on it.
             invalidate(self._recorder, self._clock, step.id, decision.reason)
 
     def _finish_clean_up(self, step: Step, *, hold: bool) -> None:
@@ -69,7 +67,7 @@ class Past:
         if not left.hooks:
             return
         if hold:
-            self._schedule.hold(step)
+            self._schedule.hold(step, left.hooks)
         if left.ask:
             self._schedule.asked.append(left.ask)
         else:
@@ -91,7 +89,8 @@ def invalidate(recorder: Recorder, clock: Clock, step_id: str, reason: str) -> N
 
 
 def start_anew(recorder: Recorder, clock: Clock, hooks: Sequence[Step]) -> None:
-    """Hooks run anew each time: what an earlier turn recorded of them no longer counts."""
+    """Hooks run anew each time: what an earlier turn recorded of them no longer counts, but for a retry that is due."""
     for hook in hooks:
-        if recorder.state.unit((hook.id, None)).status not in ("pending", "running"):
+        unit = recorder.state.unit((hook.id, None))
+        if unit.status not in ("pending", "running") and unit.retry_at is None:
             invalidate(recorder, clock, hook.id, "its turn has come again")

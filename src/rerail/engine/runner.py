@@ -64,8 +64,9 @@ class Runner:
         """What comes last, whatever happened; only what is left of it if that is where an earlier life was cut off."""
         pipeline = self._job.pipeline
         left = last_hooks(pipeline, self._state) if self._job.plan.ending_cut_off else Rest(pipeline.finally_)
-        if left.ask:
-            return End(status="paused", reason=f"the outcome of {left.ask} is unknown", asked=(left.ask,))
+        unknown = [hook.id for hook in pipeline.finally_ if hook.id in self._schedule.asked]
+        if unknown:
+            return End(status="paused", reason=f"the outcome of {unknown[0]} is unknown", asked=tuple(unknown))
         self._final_status = end.status
         self._schedule.halt()
         start_anew(self._recorder, self._clock, self._schedule.start_hooks(left.hooks))
@@ -104,6 +105,8 @@ class Runner:
                     self._schedule.settle(step, unit)
                     continue
                 invalidate(self._recorder, self._clock, step.id, f"{changed} produced something different")
+            if unit.status == "failed" and unit.retry_at is None:
+                invalidate(self._recorder, self._clock, step.id, "it had failed")
             if self._skips(step):
                 continue
             self._stage_start(step, unit.attempts + 1)
@@ -330,14 +333,14 @@ class Runner:
             return End(status="interrupted", reason=self._recorder.degraded, lost=stopped)
         if self._stop_signal is not None:
             return End(status="interrupted", reason=self._stop_reason, signal=self._stop_signal)
-        failed = bool(self._failed)
+        if self._failed:
+            return End(status="failed", reason=self._stop_reason)
         asked = tuple(self._schedule.asked)
-        if asked and not failed:
+        if asked:
             return End(status="paused", reason=f"the outcome of {', '.join(asked)} is unknown", asked=asked)
         if self._job.until and self._schedule.reached and not self._schedule.complete:
             return End(status="paused", reason=f"stopped after {self._job.until}, as --until asked", reached=True)
-        completed = self._schedule.complete and not failed
-        return End(status="completed" if completed else "failed", reason=self._stop_reason)
+        return End(status="completed" if self._schedule.complete else "failed", reason=self._stop_reason)
 
 
 def _unstartable(step: Step, kind: str, message: str) -> Outcome:

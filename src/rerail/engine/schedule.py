@@ -30,8 +30,6 @@ class Schedule:
         self._ready: deque[str] = deque()
         self._waiting: list[tuple[float, str]] = []  # retries, by the time they are due
         self._after: dict[str, str] = {}  # hook → the hook after it
-        for hooks in (pipeline.finally_, *(step.on_failure for step in pipeline.steps)):
-            self._after |= {hook.id: following.id for hook, following in pairwise(hooks)}
         self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
         self.hooks = frozenset(pipeline.hooks)
 
@@ -48,14 +46,13 @@ class Schedule:
         if ask:
             self.asked.append(step_id)
 
-    def hold(self, step: Step) -> None:
-        """A step whose clean-up an earlier life did not finish: that first, then the step."""
-        self._held[step.on_failure[-1].id] = step.id
+    def hold(self, step: Step, hooks: tuple[Step, ...]) -> None:
+        """A step whose clean-up an earlier life did not finish: these hooks first, then the step."""
+        self._held[hooks[-1].id] = step.id
 
     def begin(self) -> list[str]:
         """The steps that wait for nothing; the caller says for each whether it is ready now or later."""
-        taken = {*self._lineage, *self._held.values()}
-        return [step for step in self._frontier.ready() if self._may_run(step) and step not in taken]
+        return [step for step in self._frontier.ready() if self._may_run(step) and step not in self._lineage]
 
     # Turns
 
@@ -103,7 +100,10 @@ class Schedule:
         return self.start_hooks(step.on_failure)
 
     def start_hooks(self, hooks: tuple[Step, ...]) -> list[Step]:
+        """These hooks one after the other, the first of them now."""
+        self._after |= {hook.id: following.id for hook, following in pairwise(hooks)}
         if hooks:
+            self._after.pop(hooks[-1].id, None)
             self._ready.append(hooks[0].id)
         return list(hooks)
 
@@ -128,10 +128,12 @@ class Schedule:
         if hook.id in self._after:
             self._ready.append(self._after[hook.id])
         elif hook.id in self._held:
-            self._ready.append(self._held.pop(hook.id))
+            step = self._held.pop(hook.id)
+            if self._frontier.is_ready(step) and self._may_run(step):
+                self._ready.append(step)
 
     def _may_run(self, step_id: str) -> bool:
-        return step_id in self._wanted and step_id not in self.asked
+        return step_id in self._wanted and step_id not in self.asked and step_id not in self._held.values()
 
 
 def all_steps(pipeline: Pipeline) -> Iterator[Step]:

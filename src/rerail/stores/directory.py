@@ -127,15 +127,7 @@ class DirectoryStore:
         from rerail.stores.runlog import DirectoryRun
 
         path = self._existing(run_id)
-        try:
-            lock = durable.Lock(os.path.join(path, "lock"))
-        except BlockingIOError:
-            raise self._busy(run_id) from None
-        except OSError as error:
-            raise StateUnwritable(
-                f"cannot lock {path}: {error.strerror}",
-                hint=f"rerail resume {run_id}, once it can be written",
-            ) from error
+        lock = self._locked(run_id, path)
         try:
             lock.label(_label())  # first of all: whoever is turned away is told by whom
             found = self._load(run_id)
@@ -152,6 +144,22 @@ class DirectoryStore:
             lock.release()
             raise
         return run
+
+    def _locked(self, run_id: str, path: str) -> durable.Lock:
+        """The lock of a run. A child of a dead owner may hold it between fork and exec: that moment is waited for."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return durable.Lock(os.path.join(path, "lock"))
+            except BlockingIOError:
+                if self.ownership(run_id).alive or time.monotonic() > deadline:
+                    raise self._busy(run_id) from None
+                time.sleep(0.005)
+            except OSError as error:
+                raise StateUnwritable(
+                    f"cannot lock {path}: {error.strerror}",
+                    hint=f"rerail resume {run_id}, once it can be written",
+                ) from error
 
     def read(self, run_id: str) -> Recording:
         self._existing(run_id)
@@ -227,10 +235,7 @@ class DirectoryStore:
 
     def delete(self, run_id: str) -> None:
         path = self._existing(run_id)
-        try:
-            lock = durable.Lock(os.path.join(path, "lock"))
-        except BlockingIOError:
-            raise self._busy(run_id) from None
+        lock = self._locked(run_id, path)
         try:
             durable.remove_tree(path)
         finally:
