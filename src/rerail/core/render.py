@@ -66,7 +66,7 @@ def shell(script: str, scope: Scope) -> tuple[str, dict[str, str]]:
     expressions = [expression for _, expression, _ in pieces if expression is not None]
     values = [template.as_text(template.evaluate(expression, scope)) for expression in expressions]
     try:
-        return shellvalues.fill(literals, shelltext.slots(literals), values)
+        return shellvalues.fill(shelltext.slots(literals), values)
     except shelltext.Misplaced as error:
         raise ExpressionError(f"`{expressions[error.index]}`: {error}") from None
     except ValueError as error:

@@ -1,12 +1,24 @@
-"""What a place in shell text is part of, told from the text around it: a subscript, a comparison, a declaration."""
+"""What a place in shell text is part of, told from the text around it: a subscript, a comparison, a declaration.
+
+This is the first line of defence where shells evaluate what they are given. The second does not depend on it: see
+`shellvalues`.
+"""
 
 from __future__ import annotations
 
 import re
 
 _DECLARING = ("declare", "typeset", "local", "export", "readonly")
+_NAMING = (*_DECLARING, "unset", "read", "mapfile", "readarray", "let")
+_NAME_OPTIONS = {("-v", "test"), ("-v", "["), ("-v", "[["), ("-v", "printf"), ("-p", "wait")}
+_PREFIXES = frozenset("if then else elif while until do ! time command builtin exec env coproc {".split())
 _COMPARED = re.compile(r"(?<!\S)-(eq|ne|lt|le|gt|ge)(?!\S)")
-_SUBSCRIPT = re.compile(r"(?:[A-Za-z_]\w*|\$)\[[^\]\n]*$")
+_WORD = re.compile(r"[^\s;&|<>]*$")
+_SUBSCRIBED = re.compile(r"(?:^|[=(])[A-Za-z_]\w*\[|^\$\[|\(\[|=\(?\[")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_NUMBERED = re.compile(r"(?:RANDOM|OPTIND|SECONDS|LINENO)=$")
+
+WINDOW = 4000  # characters that are looked at around a place
 
 
 class Surroundings:
@@ -18,34 +30,92 @@ class Surroundings:
 
     def in_subscript(self, at: int) -> bool:
         """Whether this is inside `name[…]` or `$[…]`, which are calculated."""
-        return _SUBSCRIPT.search(self._text[max(at - 200, 0) : at]) is not None
+        word = _WORD.search(self._text[max(at - WINDOW, 0) : at])
+        return word is not None and _open_bracket(word[0])
+
+    def in_test(self, at: int) -> bool:
+        """Whether this is inside `[[ … ]]`."""
+        _, opened, closed, _ = self._look(at)
+        return opened >= 0 and opened <= at < closed
 
     def in_comparison(self, at: int) -> bool:
-        """Whether this is inside `[[ … -gt … ]]`. Remembers what it found: a script may have thousands of expressions."""
-        seen, opened, closed, compares = self._test
-        newest = self._text.rfind("[[", seen, at)
-        if newest >= 0:
-            opened, closed = newest, self._text.find("]]", newest)
-            closed = len(self._text) if closed < 0 else closed
-            compares = _COMPARED.search(self._text, opened, closed) is not None
-        self._test = (max(at - 1, 0), opened, closed, compares)
+        """Whether this is inside `[[ … -gt … ]]`, where both sides are calculated."""
+        _, opened, closed, compares = self._look(at)
         return compares and opened <= at < closed
 
-    def is_number(self, at: int) -> bool:
-        """Whether the command takes what stands here for a calculation: `let`, `declare -i`."""
-        words = self._command(at).split()
-        return bool(words) and (
-            words[0] == "let" or (words[0] in _DECLARING and any("i" in word for word in words if word[0] == "-"))
+    def _look(self, at: int) -> tuple[int, int, int, bool]:
+        # Remembers what it found: a script may have thousands of expressions.
+        seen, opened, closed, compares = self._test
+        newest = self._text.rfind("[[", seen, at)
+        while newest >= 0 and self._text[newest + 2 : newest + 3] == ":":  # a character class, as in [[:alpha:]]
+            newest = self._text.rfind("[[", seen, newest)
+        if newest >= 0:
+            opened = newest
+            end = self._text.find(" ]]", opened, opened + WINDOW)
+            closed = min(opened + WINDOW, len(self._text)) if end < 0 else end
+            compares = _COMPARED.search(self._text, opened, closed) is not None
+        self._test = (max(at - 1, 0), opened, closed, compares)
+        return self._test
+
+    def is_number(self, at: int, quoted_from: int) -> bool:
+        """Whether the command takes what stands here for a calculation: `let`, `declare -i`, RANDOM."""
+        command = self._command(at, quoted_from)
+        words = _words(command)
+        if not words:
+            return False
+        integer = words[0] in _DECLARING and any("i" in word for word in words if word[0] == "-")
+        return words[0] == "let" or integer or _NUMBERED.search(command) is not None
+
+    def is_name(self, at: int, quoted_from: int) -> bool:
+        """Whether the shell takes what stands here for the name of a variable, subscripts and all."""
+        command = self._command(at, quoted_from)
+        words = _words(command)
+        if not words:
+            return False
+        last = "" if command[-1:].isspace() else command.split()[-1]
+        before = words if not last else words[:-1]
+        if before and (before[-1], words[0]) in _NAME_OPTIONS:
+            return True
+        if words[0] not in _NAMING or (before and before[-1][:1] in "<>"):
+            return False
+        return not _ASSIGNMENT.match(last.strip("'\"")) and "<" not in last
+
+    def _command(self, at: int, quoted_from: int) -> str:
+        """The command that a place belongs to, as far as it has been read; what is quoted is not taken apart."""
+        begin = max(quoted_from - WINDOW, 0)
+        return (
+            re.split(r"[\n;&|(){}]", self._text[begin:quoted_from].replace("\\\n", " "))[-1] + self._text[quoted_from:at]
         )
 
-    def is_name(self, at: int) -> bool:
-        """Whether the shell takes what stands here for the name of a variable, subscripts and all."""
-        words = (command := self._command(at)).split()
-        at_word_start = command[-1:].isspace() or (command.rstrip().endswith(("'", '"')) and command[-1:] in "'\"")
-        if words and words[-1].strip("'\"") == "-v":
-            return True
-        return bool(words) and words[0] in (*_DECLARING, "unset", "read") and at_word_start
 
-    def _command(self, at: int) -> str:
-        """The command that a place belongs to, as far as it has been read."""
-        return re.split(r"[\n;&|(){}]", self._text[max(at - 1000, 0) : at])[-1]
+def _words(command: str) -> list[str]:
+    """The words of a command from the one that names it."""
+    words = command.split()
+    while words and (words[0] in _PREFIXES or _ASSIGNMENT.match(words[0])):
+        if len(words) > 1 and words[0] == "time" and words[1] == "-p":
+            words.pop(0)
+        words.pop(0)
+    return words
+
+
+def _open_bracket(word: str) -> bool:
+    return word.count("[") > word.count("]") and _SUBSCRIBED.search(word) is not None
+
+
+def is_arithmetic(text: str, at: int) -> bool:
+    """Whether what `$((` opens is closed by `))`, as arithmetic is; else it is a subshell in a substitution."""
+    depth, end = 2, min(len(text), at + 5 * WINDOW)
+    while at < end:
+        char = text[at]
+        if char in "'\"":
+            at = text.find(char, at + 1)
+            if at < 0:
+                return True
+        elif char == "\\":
+            at += 1
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+            if depth == 1:
+                return text.startswith(")", at + 1)
+        at += 1
+    return True

@@ -1,9 +1,9 @@
 """Values into shell text: each arrives as one word, unharmed, wherever it stands, and is never expanded twice.
 
 A value is handed to the shell as a variable; what is written into the script is a reference that fits its place:
-bare, in quotes, in a here-document. So no value is ever parsed as shell. The two places where text must be written
-out are arithmetic, where even a variable's content is executed (`a[$(cmd)]`) and only numbers are allowed, and
-here-documents with a quoted delimiter, where nothing is expanded.
+bare, in quotes, in a here-document. So no value is ever parsed as shell. Where the shell calculates even a variable's
+content is executed (`a[$(cmd)]`): only numbers are allowed there. A here-document with a quoted delimiter expands
+nothing: it is rewritten as one that does, with everything else in it escaped.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Literal
 
 import msgspec
 
-from rerail.core.shellplaces import Surroundings
+from rerail.core.heredocs import Document, body_end, escaped, opening
+from rerail.core.shellplaces import Surroundings, is_arithmetic
 
-Place = Literal["bare", "double", "single", "ansi", "arithmetic", "verbatim", "comment"]
+Place = Literal["bare", "double", "single", "ansi", "arithmetic", "comment"]
 
 MARK = "\0"  # cannot occur in a script
 
-_LEADING = ("if", "then", "else", "elif", "while", "until", "do", "for", "!", "time")
+_LEADING = ("if", "then", "else", "elif", "while", "until", "do", "!", "time")
+MOST_NESTED = 50
 _BLANK = " \t\n;&|()<>"
 _DEFAULTING = re.compile(r"[#!]?[\w@*?$!-]+(\[[^\]]*\])?:?[-=?+]")
 _SLICING = re.compile(r"!?[\w@*?$!#-]+(\[[^\]]*\])?:(?![-=?+])")
 _ORDINARY = re.compile(r"[A-Za-z0-9_./,:@%+]+")
 _ORDINARY_QUOTED = re.compile(r'[^\0\\"$`]+')
 _ORDINARY_SINGLE = re.compile(r"[^\0\\']+")
-_HEREDOC = re.compile(r"<<(-?)[ \t]*")
 
 
-class Slot(msgspec.Struct, frozen=True):
-    """Where an expression stands; `delimiter` is of the here-document it is written out in."""
+class Places(msgspec.Struct, frozen=True):
+    """A script with a mark for every expression, and where each of them stands."""
 
-    place: Place
-    delimiter: str = ""
-    strips_tabs: bool = False
+    text: str
+    slots: list[Place]
 
 
 class Misplaced(ValueError):
@@ -47,36 +47,44 @@ class Misplaced(ValueError):
 
 
 class _Frame(msgspec.Struct):
-    kind: str  # script, sub, double, single, ansi, param, arithmetic, heredoc
+    kind: str  # script, sub, group, double, single, ansi, param, arithmetic, bracket, heredoc
     start: int
     quoted: bool = False  # for param: whether it stands inside double quotes
-    depth: int = 0  # open parentheses
+    depth: int = 0  # open parentheses of arithmetic
     cases: int = 0  # open `case … in`
+    pending: list[Document] = []  # here-documents whose bodies begin after this line
 
 
-def slots(literals: Sequence[str]) -> list[Slot]:
+def slots(literals: Sequence[str]) -> Places:
     """The place of the expression after each literal but the last; raises Misplaced."""
-    return _Lexer("".join(literal + MARK for literal in literals[:-1]) + literals[-1]).slots()
+    lexer = _Lexer("".join(literal + MARK for literal in literals[:-1]) + literals[-1])
+    found = lexer.slots()
+    text = lexer.text
+    for start, end, new in sorted(lexer.edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return Places(text, found)
 
 
 class _Lexer:
     """Walks a script once, keeping track of quotes, substitutions and here-documents."""
 
-    def __init__(self, text: str, frame: str = "script") -> None:
+    def __init__(self, text: str, at: int = 0, end: int | None = None, frame: str = "script") -> None:
+        self.text = text
+        self.edits: list[tuple[int, int, str]] = []  # what is rewritten: from, to, by what
         self._text = text
-        self._at = 0
-        self._stack = [_Frame(frame, 0)]
-        self._pending: list[tuple[str, bool, bool]] = []  # delimiter, quoted, tabs stripped
-        self._slots: list[Slot] = []
+        self._end = len(text) if end is None else end
+        self._at = at
+        self._stack = [_Frame(frame, at)]
+        self._slots: list[Place] = []
         self._word_start = True
         self._command_start = True
         self._around = Surroundings(text)
 
-    def slots(self) -> list[Slot]:
-        while self._at < len(self._text):
+    def slots(self) -> list[Place]:
+        while self._at < self._end:
             frame = self._stack[-1]
             match frame.kind:
-                case "script" | "sub":
+                case "script" | "sub" | "group":
                     self._bare(frame)
                 case "single" | "ansi":
                     self._single(frame)
@@ -93,15 +101,13 @@ class _Lexer:
         if char == MARK:
             self._hole("bare")
             self._word_start = self._command_start = False
-        elif char == "#" and self._word_start:
+        elif char == "#" and self._word_start and not self._around.in_test(self._at):
             self._comment()
         elif char == "\n":
             self._at += 1
-            self._bodies()
+            self._bodies(frame)
             self._word_start = self._command_start = True
-        elif self._text.startswith("((", self._at) and self._command_start:
-            self._push("arithmetic", 2)
-        elif char == "<" and self._heredoc():
+        elif char == "<" and self._heredoc(frame):
             self._word_start = True
         elif char in "()":
             self._parenthesis(frame, char)
@@ -128,7 +134,8 @@ class _Lexer:
             self._push("ansi", 2)
         elif not self._substitution(char, quoted=False):
             return False
-        self._word_start = self._command_start = False
+        if self._stack[-1].kind != "sub" or self._at != self._stack[-1].start:  # a command begins right after $(
+            self._word_start = self._command_start = False
         return True
 
     def _substitution(self, char: str, *, quoted: bool) -> bool:
@@ -139,7 +146,7 @@ class _Lexer:
             self._at += 2
         elif self._text.startswith("$[", self._at):
             self._push("bracket", 2)
-        elif self._text.startswith("$((", self._at) and self._is_arithmetic(self._at + 3):
+        elif self._text.startswith("$((", self._at) and is_arithmetic(self._text, self._at + 3):
             self._push("arithmetic", 3)
         elif self._text.startswith("$(", self._at):
             self._push("sub", 2)
@@ -191,8 +198,8 @@ class _Lexer:
             self._pop()
         elif char == "\\":
             self._escape()
-        elif char == "'" and not frame.quoted:
-            self._push("single", 1)
+        elif char == "'" and (not frame.quoted or not _DEFAULTING.match(self._text, frame.start, self._at)):
+            self._push("single", 1)  # patterns are quoted like this even inside double quotes
         elif char == '"':
             self._push("double", 1)
         elif not self._substitution(char, quoted=frame.quoted):
@@ -223,24 +230,6 @@ class _Lexer:
         elif not self._substitution(char, quoted=True):
             self._at += 1
 
-    def _is_arithmetic(self, at: int) -> bool:
-        """Whether what `$((` opens is closed by `))`, as arithmetic is; else it is a subshell in a substitution."""
-        depth = 2
-        while at < len(self._text):
-            char = self._text[at]
-            if char in "'\"":
-                at = self._text.find(char, at + 1)
-                if at < 0:
-                    return True
-            elif char == "\\":
-                at += 1
-            elif char in "()":
-                depth += 1 if char == "(" else -1
-                if depth == 1:
-                    return self._text.startswith(")", at + 1)
-            at += 1
-        return True
-
     def _backticks(self) -> None:
         end = self._at + 1
         while end < len(self._text) and self._text[end] != "`":
@@ -250,16 +239,19 @@ class _Lexer:
         self._at = end + 1
 
     def _parenthesis(self, frame: _Frame, char: str) -> None:
-        self._at += 1
-        self._word_start = self._command_start = True
+        double = char == "(" and self._word_start and self._text.startswith("((", self._at)
+        if double and is_arithmetic(self._text, self._at + 2):
+            self._push("arithmetic", 2)
+            return
         if char == "(":
-            frame.depth += 1
-        elif frame.cases and frame.depth == 0:
-            pass  # ends a pattern of `case`
-        elif frame.depth:
-            frame.depth -= 1
-        elif frame.kind == "sub":
-            self._pop()
+            self._push("group", 1)
+        elif frame.cases:
+            self._at += 1  # ends a pattern of `case`
+        else:
+            self._at += 1
+            if frame.kind in ("sub", "group"):
+                self._pop()
+        self._word_start = self._command_start = char == "(" or frame.kind != "sub"
 
     def _keyword(self, frame: _Frame) -> bool:
         """Take note of the word that begins a command; whether another command may follow it directly."""
@@ -281,90 +273,97 @@ class _Lexer:
     def _comment(self) -> None:
         end = self._text.find("\n", self._at)
         end = end if end >= 0 else len(self._text)
-        self._slots += [Slot("comment")] * self._text.count(MARK, self._at, end)
+        self._slots += ["comment"] * self._text.count(MARK, self._at, end)
         self._at = end
 
-    def _calculates(self) -> bool:
+    def _calculates(self, quoted_from: int, *, in_document: bool) -> bool:
         """Whether the shell would evaluate what stands here as arithmetic, in which even a variable's content runs."""
         for frame in self._stack:
-            if frame.kind == "arithmetic":
+            if frame.kind in ("arithmetic", "bracket"):
                 return True
-            before = self._text[frame.start : self._at]
-            if frame.kind == "param" and (before.count("[") > before.count("]") or _SLICING.match(before)):
+            before = self._text[frame.start : self._at] if frame.kind == "param" else ""
+            if before.count("[") > before.count("]") or _SLICING.match(before):
                 return True
-        if self._around.in_subscript(self._at) or self._around.in_comparison(self._at):
+        if in_document:
+            return False
+        if self._around.is_number(self._at, quoted_from):
             return True
-        return self._around.is_number(self._at)
+        # In quotes a bracket or a comparison is text, unless the quotes only hold the value.
+        alone = quoted_from >= self._at - 1
+        return alone and (self._around.in_subscript(self._at) or self._around.in_comparison(self._at))
 
     # Here-documents
 
-    def _heredoc(self) -> bool:
-        match = _HEREDOC.match(self._text, self._at)
+    def _heredoc(self, frame: _Frame) -> bool:
         if self._text.startswith("<<<", self._at):
             self._at += 3
             return True
-        if match is None or self._around.in_subscript(self._at):
-            return False  # also in a[1<<2], which shifts
-        at, delimiter, quoted = match.end(), "", False
-        while at < len(self._text) and self._text[at] not in _BLANK:
-            char = self._text[at]
-            if char in "'\"":
-                quoted = True
-                end = self._text.find(char, at + 1)
-                end = len(self._text) if end < 0 else end
-                delimiter += self._text[at + 1 : end]
-                at = end + 1
-            elif char == "\\":
-                quoted = True
-                delimiter += self._text[at + 1 : at + 2]
-                at += 2
-            else:
-                delimiter += char
-                at += 1
-        word = self._text[match.end() : at]
-        if "$" in word or ("\\" in word.strip("\\") and ('"' in word or "'" in word)):
-            raise Misplaced(len(self._slots), "expressions need here-documents with a plain delimiter")
-        if MARK in delimiter:
+        if self._around.in_subscript(self._at):
+            return False  # a[1<<2] shifts
+        try:
+            document = opening(self._text, self._at)
+        except ValueError as error:
+            raise Misplaced(len(self._slots), str(error)) from None
+        if document is None:
+            return False
+        if MARK in document.delimiter:
             raise Misplaced(len(self._slots), "an expression cannot be the delimiter of a here-document")
-        self._at = at
-        self._pending.append((delimiter, quoted, bool(match[1])))
+        self._at = document.end
+        frame.pending = [*frame.pending, document]
         return True
 
-    def _bodies(self) -> None:
+    def _bodies(self, frame: _Frame) -> None:
         """Consume the bodies of the here-documents that the line just ended has opened."""
-        for delimiter, quoted, strip in self._pending:
-            body_end, after = self._body_end(delimiter, strip=strip, joined=not quoted)
-            body = self._text[self._at : body_end]
-            if quoted:
-                self._slots += [Slot("verbatim", delimiter, strip)] * body.count(MARK)
-            else:
-                inner = _Lexer(body, "heredoc")
-                inner._slots = self._slots
+        nested = any(outer.kind == "sub" for outer in self._stack)
+        for document in frame.pending:
+            end, after = body_end(self._text, self._at, document, nested=nested)
+            body = self._text[self._at : end]
+            if document.quoted and MARK in body:
+                self._unquote(document, body)
+            elif not document.quoted:
+                inner = _Lexer(self._text, self._at, end, "heredoc")
+                inner._slots, inner.edits = self._slots, self.edits
                 inner.slots()
             self._at = after
-        self._pending.clear()
+        frame.pending = []
 
-    def _body_end(self, delimiter: str, *, strip: bool, joined: bool) -> tuple[int, int]:
-        at, continued = self._at, False
-        while at < len(self._text):
-            end = self._text.find("\n", at)
-            end = len(self._text) if end < 0 else end
-            line = self._text[at:end]
-            if not continued and (line.lstrip("\t") if strip else line) == delimiter:
-                return at, min(end + 1, len(self._text))
-            continued = joined and (len(line) - len(line.rstrip("\\"))) % 2 == 1
-            at = end + 1
-        return len(self._text), len(self._text)
+    def _unquote(self, document: Document, body: str) -> None:
+        """Rewrite a here-document that expands nothing as one in which only the expressions are expanded."""
+        if not document.is_plain:
+            raise Misplaced(len(self._slots), "expressions need here-documents with a plain delimiter")
+        self.edits.append((document.start, document.end, document.delimiter))
+        here = self._at
+        for piece in body.split(MARK):
+            if (new := escaped(piece)) != piece:
+                self.edits.append((here, here + len(piece), new))
+            here += len(piece) + 1
+        self._slots += ["double"] * body.count(MARK)
 
     def _hole(self, place: Place) -> None:
-        if self._text[self._at - 1 : self._at] == "\\":
+        if self._text[self._at - 1 : self._at] == "\\" and place in ("bare", "double") and not self._is_escaped():
             raise Misplaced(len(self._slots), "an expression cannot follow a backslash")
-        if self._calculates():
+        quoted_from = self._quoted_from()
+        in_document = self._stack[0].kind == "heredoc" and all(frame.kind != "sub" for frame in self._stack)
+        if self._calculates(quoted_from, in_document=in_document):
             place = "arithmetic"
-        elif place != "arithmetic" and self._around.is_name(self._at):
+        elif place != "arithmetic" and not in_document and self._around.is_name(self._at, quoted_from):
             raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
-        self._slots.append(Slot(place))
+        self._slots.append(place)
         self._at += 1
+
+    def _is_escaped(self) -> bool:
+        """Whether the backslash before this place is itself escaped."""
+        before = self._text[max(self._at - 100, 0) : self._at]
+        return (len(before) - len(before.rstrip("\\"))) % 2 == 0
+
+    def _quoted_from(self) -> int:
+        """Where the quotes around this place begin; here, if there are none."""
+        start = self._at
+        for frame in reversed(self._stack):
+            if frame.kind in ("script", "sub", "group"):
+                break
+            start = frame.start - 1 if frame.kind in ("double", "single", "ansi") else frame.start
+        return start
 
     def _escape(self) -> None:
         self._at += 1 if self._text[self._at + 1 : self._at + 2] == MARK else 2
@@ -372,6 +371,10 @@ class _Lexer:
     def _push(self, kind: str, width: int) -> None:
         self._at += width
         self._stack.append(_Frame(kind, self._at))
+        if len(self._stack) > MOST_NESTED:
+            raise Misplaced(
+                max(len(self._slots) - 1, 0), f"expressions in shell text nested deeper than {MOST_NESTED} levels"
+            )
 
     def _pop(self) -> None:
         if len(self._stack) > 1:

@@ -1,50 +1,79 @@
-"""The script to run and the variables it refers to, once values are known for every expression in shell text."""
+"""The script to run and the variables it refers to, once values are known for every expression in shell text.
+
+A value is always handed over as a variable, never written into the script (but for numbers where the shell calculates).
+So whatever the lexer makes of a script, no value is parsed as shell. What is left is that shells evaluate the content of
+a variable where they calculate and where they take names: `a[$(cmd)]` runs. The lexer knows most of these places; for
+the others a value that could run there is refused in any script that calculates or takes names at all.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from rerail.core.shelltext import MARK, Slot
+from rerail.core.shelltext import MARK, Places
 
 VARIABLE = "RERAIL_VALUE_"
 
 # How a variable V is referred to in each place: quotes are closed around it and opened again.
 _REFERENCES = {"bare": '"V"', "double": "V", "single": "'\"V\"'", "ansi": "'\"V\"$'"}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
+_LONE_DOLLAR = re.compile(r"(?:^|[^\\$])(?:\\\\)*(?:\$\$)*\$$")
+
+_EVALUATING = re.compile(
+    r"\(\(|\$\[|\[\[|\w\[|=\(|\s-v\s|\bwait\s+-p\b|\b(?:RANDOM|OPTIND|SECONDS|LINENO|HISTCMD)="
+    r"|\b(?:let|declare|typeset|local|export|readonly|read|unset|mapfile|readarray|getopts)\b"
+)
+_LISTING = re.compile(r"\b(?:declare|typeset|local|export|readonly)\b[^\n]*?\s-\w*[aA]|=\(")
+_ARITHMETIC = re.compile(r"[\w\s+*/%<>=!~&|^?:,()\[\]$@#-]*", re.ASCII)
+_NAME_WITH_SUBSCRIPT = re.compile(r"\w\[", re.ASCII)
+_COMMAND = re.compile(r"\$\(|`|\$\{")
+_LIST = re.compile(r"\s*\((?:[^$`]|\$(?!\())*(?:\$\(|`)")
+_TWO_WORDS = re.compile(r"\w\s+\w")
 
 
-def fill(literals: Sequence[str], places: Sequence[Slot], values: Sequence[str]) -> tuple[str, dict[str, str]]:
+class Refused(ValueError):
+    """A value that would be delivered unharmed but could run where the shell evaluates variables."""
+
+
+def _may_run(value: str, script: str) -> bool:
+    """Whether a shell could execute something in this value, should it ever calculate with it or take it for a name."""
+    if _LIST.match(value) and _LISTING.search(script):
+        return True
+    arithmetic = _ARITHMETIC.match(value)
+    subscript = _NAME_WITH_SUBSCRIPT.search(value, 0, arithmetic.end() if arithmetic else 0)
+    if subscript is None or not _COMMAND.search(value, subscript.end()):
+        return False
+    # Two words in a row are no arithmetic: prose never gets that far.
+    return not _TWO_WORDS.search(value, 0, subscript.start()) and _EVALUATING.search(script) is not None
+
+
+def fill(places: Places, values: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The script to run and the variables it refers to; ValueError for a value that cannot stand in its place."""
+    literals = places.text.split(MARK)
     script, variables = [literals[0]], {}
-    for number, (slot, value, literal) in enumerate(zip(places, values, literals[1:], strict=True)):
+    for number, (place, value, literal) in enumerate(zip(places.slots, values, literals[1:], strict=True)):
         name = f"{VARIABLE}{number}"
         if MARK in value:
             raise ValueError("the value holds a NUL character, which no shell can hold")
-        if slot.place in _REFERENCES:
+        if place == "arithmetic":
+            script.append(_number(value, script[-1]))
+        elif place != "comment":
+            if _may_run(value, places.text):
+                raise Refused(
+                    "the value looks like a subscript or a list with a command in it, which a shell may run in a script"
+                    " that calculates or takes names; hand it over in a file"
+                )
+            if place in ("bare", "double") and _LONE_DOLLAR.search(script[-1]):
+                script[-1] = script[-1][:-1] + "\\$"  # it would make `$$` or `$"` of what follows
             variables[name] = value
-            script.append(_REFERENCES[slot.place].replace("V", f"${{{name}}}"))
-        elif slot.place == "arithmetic":
-            if not _NUMBER.fullmatch(value):
-                raise ValueError(f"only a whole number can stand in arithmetic, not {value[:40]!r}")
-            script.append(str(int(value)))  # 010 means ten, whatever a shell would make of it
-        elif slot.place != "comment":
-            script.append(value)
+            script.append(_REFERENCES[place].replace("V", f"${{{name}}}"))
         script.append(literal)
-    text = "".join(script)
-    _check_verbatim(MARK.join(literals), text, [slot for slot in places if slot.place == "verbatim"], values)
-    return text, variables
+    return "".join(script), variables
 
 
-def _check_verbatim(before: str, after: str, slots_: Sequence[Slot], values: Sequence[str]) -> None:
-    """What is written out into a here-document must neither end it early nor lose its tabs."""
-    for slot in slots_:
-        if _ends(before, slot.delimiter) != _ends(after, slot.delimiter):
-            raise ValueError(f"the value makes a line {slot.delimiter!r}, which would end its here-document")
-        if slot.strips_tabs and any(line.startswith("\t") for value in values for line in value.split("\n")):
-            raise ValueError("the value has lines that begin with a tab, which `<<-` removes")
-
-
-def _ends(text: str, delimiter: str) -> int:
-    # Any line that begins with it: inside $(…) bash also ends a here-document at `EOF)`.
-    return sum(line.lstrip("\t").startswith(delimiter) for line in text.split("\n"))
+def _number(value: str, before: str) -> str:
+    if not _NUMBER.fullmatch(value):
+        raise ValueError("only a whole number can stand where the shell calculates")
+    number = str(int(value))  # 010 means ten, whatever a shell would make of it
+    return f" {number}" if number[0] == "-" and before[-1:] in (":", "-", "+") else number
