@@ -31,6 +31,7 @@ from rerail.prepare import (
     plan_on,
     portable,
     prepare,
+    present_secrets,
     refuse_odd_text,
     refuse_secrets,
     sha256,
@@ -97,8 +98,9 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
     from rerail.drive import Place, drive
 
     mask = mask_of(pipeline, request.options)
+    refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, request.params)
-    refuse_secrets(mask, {**params, **request.labels, "run id": request.run_id})
+    refuse_secrets(mask, params)
     header = _header(pipeline, request, params, now, base_dir)
     log = store.create(header, text)
     try:
@@ -235,6 +237,8 @@ __all__ = [
     "new_run_id",
     "params_of",
     "prepare",
+    "present_secrets",
+    "refuse_secrets",
     "resume",
     "start",
     "start_pipeline",

@@ -146,6 +146,12 @@ def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
     return Mask(values)
 
 
+def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
+    """A mask of those secrets that are there, for messages before it is known whether all are."""
+    names = (*pipeline.secrets, *options.secrets)
+    return Mask(value for name in names if (value := os.environ.get(name)))
+
+
 def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if mask.value(value) != value:

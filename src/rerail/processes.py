@@ -16,6 +16,8 @@ from rerail.core.events import Owner
 
 MARKS = "RERAIL_MARKS"  # what processes are known by: who they belong to, outermost first
 
+only_steps = False  # whether this process has no children but those of steps: set by who knows, the command line
+
 _PROC = "/proc"
 _MARKS_PREFIX = MARKS.encode() + b"="
 

@@ -44,6 +44,30 @@ def test_what_a_step_leaves_behind_is_ended_with_it(project: Project) -> None:
     assert census("leftovers") == []
 
 
+def test_a_daemon_that_overwrites_its_environment_is_ended_too(project: Project) -> None:
+    daemon = (
+        "import ctypes, os, time\n"
+        "if os.fork(): os._exit(0)\n"
+        "os.setsid()\n"
+        "if os.fork(): os._exit(0)\n"
+        "prctl = ctypes.CDLL(None).prctl\n"
+        "environ = ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'environ').value\n"
+        "first = ctypes.c_void_p.from_address(environ).value\n"
+        "ctypes.memset(first, 0, 200 + len(os.environ['RERAIL_MARKS']))\n"
+        "size = sum(len(k) + len(v) + 2 for k, v in os.environ.items()); ctypes.memset(first, 0, size)\n"
+        "open('daemon.pid', 'w').write(str(os.getpid()))\n"
+        "time.sleep(300)\n"
+    )
+    (project.root / "daemon.py").write_text(daemon)
+    project.pipeline(
+        pipeline(step("a", "python3 daemon.py; while ! test -s daemon.pid; do sleep 0.02; done"), step("b", "true"))
+    )
+    project.rerail("run", "pipeline.yaml", check=0)
+    pid = int((project.root / "daemon.pid").read_text())
+
+    assert not Path(f"/proc/{pid}").exists() or _state(pid) in "ZX"
+
+
 def test_a_parallel_step_keeps_its_own_children(project: Project) -> None:
     project.pipeline(
         pipeline(

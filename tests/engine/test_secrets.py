@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import signal
 from urllib.parse import quote
 
@@ -153,3 +154,49 @@ def test_an_encoded_secret_is_masked_however_it_is_folded_and_cut(
     masked += stream.end()
 
     assert encoded.rstrip("=")[:-1].encode() not in masked.replace(b"\r", b"").replace(b"\n", b"")
+
+
+def test_half_a_secret_is_one_too(project: Project) -> None:
+    long = "sk-ant-" + "0123456789abcdef" * 6
+    project.env["TOKEN"] = long
+    project.pipeline(
+        "secrets: [TOKEN]\nsteps:\n"
+        "  - {id: a, allow_failure: true, run: 'echo $(( ${{ env.TOKEN }} ))'}\n"
+        "  - {id: b, allow_failure: true, run: 'echo \"$TOKEN\" >> $RERAIL_OUTPUT'}\n"
+        "  - {id: c, allow_failure: true, run: 'echo \"$TOKEN x=1\" >> $RERAIL_OUTPUT'}\n"
+        '  - {id: d, allow_failure: true, run: \'echo "{\\"$TOKEN\\": true}" >> $RERAIL_METRICS\'}\n'
+    )
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    shown = done.stderr + project.rerail("show", "r", "--json").stdout
+
+    for path in (project.root / ".rerail").rglob("*"):
+        assert not path.is_file() or long[:20].encode() not in path.read_bytes(), path
+    assert long[:20] not in shown
+    assert "neither name=value nor a JSON object: '***'" in shown
+
+
+def test_a_secret_in_a_param_is_refused_before_it_is_quoted(project: Project) -> None:
+    project.env["TOKEN"] = SECRET
+    project.pipeline("secrets: [TOKEN]\nparams: {n: {type: integer}}\nsteps: [{run: 'true'}]")
+    for options in ([], ["--dry-run"]):
+        refused = project.rerail("run", "pipeline.yaml", "-p", f"n={SECRET}", *options, check=2)
+        assert "`n` holds a secret" in refused.stderr
+        assert SECRET not in refused.stderr
+
+
+HUGE = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(470))
+
+
+def test_a_secret_may_be_any_bytes_and_any_size(project: Project) -> None:
+    project.env |= {"ODD": "abc\udcff12345678", "HUGE": HUGE}
+    project.pipeline(
+        'secrets: [ODD, HUGE]\nsteps: [{id: a, run: \'echo "$ODD"; echo "$HUGE"; printf %s "$HUGE" | base64\'}]'
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    log = (project.run_dir("r") / "logs" / "a.1.out").read_bytes()
+
+    assert b"12345678" not in log
+    encoded = base64.b64encode(HUGE.encode())
+    for at in range(0, len(HUGE) - 40, 20):
+        assert HUGE[at : at + 40].encode() not in log
+        assert encoded[at : at + 60] not in log.replace(b"\n", b"")

@@ -209,6 +209,10 @@ def test_a_bad_file_creates_nothing_and_shows_all_problems(project: Project) -> 
         ("params: {n: {choices: [a, b], default: c}}", "the default 'c' is not one of its choices"),
         ("params: {n: {choices: a}}", "`choices` of param `n` must be a list, not text"),
         ("params: {n: {type: number, choices: [1, x]}}", "the choice 'x' is not of type number"),
+        ("defaults: {timeout: 0}", "`timeout` of `defaults` must be longer than nothing"),
+        ("defaults: {retry: {delay: 100000000000000000}}", "`delay` of `retry` must be a duration"),
+        ("params: {n: {required: true, default: x}}", "its default would never be used"),
+        ("finally: [{run: x, checks: ['']}]", "is empty or holds a NUL"),
         ("defaults: {retry: many}", "`retry` must be a number of attempts or a mapping, not 'many'"),
         ('"\\e[31mred\\n": 1', "unknown key `\\\\x1b[31mred\\\\n`"),
     ],
@@ -225,3 +229,14 @@ def test_no_name_in_a_message_steers_the_terminal(field: str) -> None:
 
     assert found
     assert all(line.isprintable() for line in found)
+
+
+def test_numbers_in_env_stay_as_they_are_written() -> None:
+    pipeline = load_pipeline(b"env: {V: 3.10, W: 1e3, Z: +5, B: True}\nlabels: {v: 1.10}\nsteps: [{run: x}]", "p.yaml")
+
+    assert pipeline.env == {"V": "3.10", "W": "1e3", "Z": "+5", "B": "True"}
+    assert pipeline.labels == {"v": "1.10"}
+
+
+def test_a_place_in_a_block_is_where_it_stands() -> None:
+    assert problems("steps:\n  - run: |\n\n      echo one\n      echo ${{ nope }}\n")[0].startswith("p.yaml:5:12:")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from rerail import api
+from rerail import api, processes
 from rerail.cli.durations import seconds
 from rerail.cli.options import (
     base_dir,
@@ -109,6 +109,7 @@ def run(
         found = _resumable(store, pipeline, run_id, _given_values(loaded, given))
         if found is not None:
             return _go_on(store, found, wanted)
+    api.refuse_secrets(api.present_secrets(loaded, wanted.options(RunOptions())), given)
     api.params_of(loaded, given)  # raises before anything else is done
     if wanted.dry_run:
         decisions = plan(loaded, RunState(), start=wanted.start)
@@ -124,6 +125,7 @@ def run(
         start=wanted.start,
         until=wanted.until,
     )
+    processes.only_steps = True
     with outlet():
         with _shown(wanted, store, request.run_id or "") as shown:
             shown.attach(loaded, RunState(), pipeline)
@@ -170,6 +172,7 @@ def _go_on(store: DirectoryStore, run_id: str, wanted: _Wishes) -> int:
     recorded = ready.recording.state.options if ready.recording.state.seq else ready.recording.header.options
     request = msgspec.structs.replace(request, options=wanted.options(recorded))
 
+    processes.only_steps = True
     with outlet() as printed:
         with _shown(wanted, store, run_id) as shown:
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
 _LEAST_DERIVED = 8  # a shorter encoded form would hit innocent text
+_LARGE = 2000  # bytes of a secret that is only looked for in its commonest forms
+_PIECE = 256
 _LEAST_LINE = 12  # of a secret of several lines, lines this long are masked by themselves
 
 
@@ -18,32 +20,58 @@ def disguises(secret: str) -> tuple[set[str], set[str]]:
     forms, folded = {secret, *(line for line in secret.splitlines() if len(line) >= _LEAST_LINE)}, set()
     derived: set[str] = set()
     for text in {secret, secret.strip()} - {""}:  # a file's last newline is seldom printed
-        derived |= {text, *_escaped(text)}
         raw = text.encode(errors="surrogateescape")
-        derived |= {raw.hex(), raw.hex().upper()}
-        folded |= _base64(raw)
-    return forms | {form for form in derived if len(form) >= _LEAST_DERIVED}, {
-        form for form in folded if len(form) >= _LEAST_DERIVED
-    }
+        large = len(raw) > _LARGE
+        derived |= {text, raw.hex(), raw.hex().upper(), *(_in_json(text) if large else _escaped(text, raw))}
+        folded |= {base64.b64encode(raw).decode()} if large else _base64(raw)
+    derived = {form for form in derived if len(form) >= _LEAST_DERIVED}
+    folded = {form for form in folded if len(form) >= _LEAST_DERIVED}
+    return _pieces(forms | derived), _pieces(folded)
 
 
-def _escaped(text: str) -> Iterator[str]:
+def _pieces(forms: set[str]) -> set[str]:
+    """Long forms in pieces, each of which is masked by itself: what is looked for stays short."""
+    pieces: set[str] = set()
+    for form in forms:
+        last = max(len(form) // _PIECE - 1, 0) * _PIECE  # the last piece is the longest: none is short
+        pieces |= {form[at : at + _PIECE] for at in range(0, last, _PIECE)} | {form[last:]}
+    return pieces
+
+
+def _escaped(text: str, raw: bytes) -> Iterator[str]:
     """As it stands in addresses, in JSON (also in JSON in JSON), in shell words, in markup, in Python."""
-    for form in (quote(text, safe=""), quote_plus(text), quote(text)):
-        yield form
-        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), form)
+    forms = {quote(raw, safe=""), quote_plus(raw), quote(raw), quote(raw, safe="!*'()")}
+    forms.add(quote_plus(raw, safe="*").replace("~", "%7E"))
+    yield from forms
+    yield from (re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in forms)
+    yield from _in_json(text)
+    yield text.replace("'", "'\"'\"'")
+    yield text.replace("'", "'\\''")
+    yield re.sub(r'(["$`\\])', r"\\\1", text)
+    for kept in (r"\w@%+=:,./-", r"\w@%+=:./-", r"\w@%+=:,./~-"):
+        yield re.sub(rf"([^{kept}])", r"\\\1", text, flags=re.ASCII)
+        yield re.sub(rf"([^{kept}])", r"\\\1", text)
+    yield from _in_markup(text)
+    written = repr(text)[1:-1]
+    yield written
+    yield written.replace("\\'", "'").replace("'", "\\'")
+
+
+def _in_json(text: str) -> Iterator[str]:
     once = {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     once |= {re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), form) for form in once}
     once |= {form.replace("/", "\\/") for form in once}
+    once |= {re.sub("[&<>']", lambda match: f"\\u{ord(match[0]):04x}", form) for form in once}
     yield from once
+    yield from (re.sub("[&<>]", lambda match: f"\\u{ord(match[0]):04x}", form) for form in once)
     yield from (json.dumps(form, ensure_ascii=False)[1:-1] for form in once)
-    yield text.replace("'", "'\"'\"'")
-    yield text.replace("'", "'\\''")
-    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", text, flags=re.ASCII)
-    yield re.sub(r"([^\w@%+=:./-])", r"\\\1", text)
-    yield html.escape(text)
+
+
+def _in_markup(text: str) -> Iterator[str]:
     yield html.escape(text, quote=False)
-    yield repr(text)[1:-1]
+    for single in ("&#x27;", "&#39;", "&#039;", "&apos;", "'"):
+        for double in ("&quot;", "&#34;"):
+            yield html.escape(text, quote=False).replace("'", single).replace('"', double)
 
 
 def _base64(raw: bytes) -> set[str]:

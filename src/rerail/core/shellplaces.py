@@ -13,7 +13,7 @@ _NAMING = (*_DECLARING, "unset", "read", "mapfile", "readarray", "let")
 _NAME_OPTIONS = {("-v", "test"), ("-v", "["), ("-v", "[["), ("-v", "printf"), ("-p", "wait")}
 _PREFIXES = frozenset("if then else elif while until do ! time command builtin exec env coproc {".split())
 _COMPARED = re.compile(r"(?<!\S)-(eq|ne|lt|le|gt|ge)(?!\S)")
-_WORD = re.compile(r"[^\s;&|<>]*$")
+_ENDS_WORD = re.compile(r"[\s;&|<>]")
 _SUBSCRIBED = re.compile(r"(?:^|[=(])[A-Za-z_]\w*\[|^\$\[|\(\[|=\(?\[")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _NUMBERED = re.compile(r"(?:RANDOM|OPTIND|SECONDS|LINENO)=$")
@@ -30,8 +30,7 @@ class Surroundings:
 
     def in_subscript(self, at: int) -> bool:
         """Whether this is inside `name[…]` or `$[…]`, which are calculated."""
-        word = _WORD.search(self._text[max(at - WINDOW, 0) : at])
-        return word is not None and _open_bracket(word[0])
+        return _open_bracket(_ENDS_WORD.split(self._text[max(at - WINDOW, 0) : at])[-1])
 
     def in_test(self, at: int) -> bool:
         """Whether this is inside `[[ … ]]`."""

@@ -24,7 +24,8 @@ _EVALUATING = re.compile(
     r"\(\(|\$\[|\[\[|\w\[|=\(|\s-v\s|\bwait\s+-p\b|\b(?:RANDOM|OPTIND|SECONDS|LINENO|HISTCMD)="
     r"|\b(?:let|declare|typeset|local|export|readonly|read|unset|mapfile|readarray|getopts)\b"
 )
-_LISTING = re.compile(r"\b(?:declare|typeset|local|export|readonly)\b[^\n]*?\s-\w*[aA]|=\(")
+_DECLARING = r"\b(?:declare|typeset|local|export|readonly)\b"
+_LISTING = re.compile(rf"{_DECLARING}[^\n]*?\s-\w*[aA]|=\([\s\S]*?{_DECLARING}")
 _ARITHMETIC = re.compile(r"[\w\s+*/%<>=!~&|^?:,()\[\]$@#-]*", re.ASCII)
 _NAME_WITH_SUBSCRIPT = re.compile(r"\w\[", re.ASCII)
 _COMMAND = re.compile(r"\$\(|`|\$\{")

@@ -201,7 +201,8 @@ def _check_path(path: Sequence[str], known: Known) -> str:
 def _near(name: str, names: Collection[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, list(names), n=1)
+    likely = [known for known in names if abs(len(known) - len(name)) <= 2][:200]
+    close = difflib.get_close_matches(name, likely, n=1)
     return f", did you mean `{close[0]}`?" if close else ""
 
 

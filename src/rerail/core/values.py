@@ -29,11 +29,11 @@ def parse_outputs(data: bytes) -> dict[str, Any]:
         else:
             name, equals, value = text.partition("=")
             if not equals:
-                raise ValueError(f"$RERAIL_OUTPUT line {number}: neither name=value nor a JSON object: {text[:60]!r}")
+                raise ValueError(f"$RERAIL_OUTPUT line {number}: neither name=value nor a JSON object: {text!r}")
             found = {name.strip(): typed(value)}
         for name, value in found.items():
             if not _NAME.fullmatch(name):
-                raise ValueError(f"$RERAIL_OUTPUT line {number}: {name[:60]!r} cannot be the name of an output")
+                raise ValueError(f"$RERAIL_OUTPUT line {number}: {name!r} cannot be the name of an output")
             outputs[name] = value
     return outputs
 
@@ -46,7 +46,7 @@ def parse_metrics(data: bytes) -> tuple[Metrics, tuple[str, ...]]:
     for number, found in _objects(data[:MAX_BYTES], channel, wrong):
         for name, value in found.items():
             if not _is_number(value):
-                wrong.append(f"{channel} line {number}: {name[:60]} is not a number that can be counted")
+                wrong.append(f"{channel} line {number}: {name} is not a number that can be counted")
             else:
                 totals[name] = totals.get(name, 0) + value
     if len(data) > MAX_BYTES:

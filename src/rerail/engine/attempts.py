@@ -18,6 +18,8 @@ from rerail.core.template import Scope
 from rerail.engine.job import Job
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
+MOST_MESSAGE = 2000
+
 
 def scope_of(job: Job, state: RunState, run_status: str) -> Scope:
     """What the names in an expression stand for now."""
@@ -122,7 +124,7 @@ def failure_of(job: Job, step: Step, outcome: Outcome, state: RunState, at: date
         variables["outputs"] = outputs
     return Failure(
         type=outcome.type,
-        message=outcome.message,
+        message=outcome.message[:MOST_MESSAGE],  # cut only now that it is masked: half a secret is one too
         step=step.id,
         item=outcome.unit[1],
         at=at,

@@ -28,11 +28,17 @@ class Leftovers:
         self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC) if self.active else -1
 
     def end(self, known: set[int], running: set[str]) -> None:
-        """End every marked child that is not known and whose step is not running; reap what is dead."""
+        """End every marked child that is not known and whose step is not running; reap what is dead.
+
+        Where all our children are of steps, those without a mark (some overwrite their environment) are ended too, as
+        soon as no step runs that they might belong to.
+        """
         if not self.active:
             return
+        everything = processes.only_steps and not running
         for _ in range(100):  # what it leaves behind becomes ours in turn
-            found = [pid for pid in self._children() if pid not in known and self._is_leftover(pid, running)]
+            strangers = [pid for pid in self._children() if pid not in known]
+            found = [pid for pid in strangers if self._is_leftover(pid, running) or everything]
             if not found:
                 return
             for pid in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from typing import Any
 
@@ -77,7 +78,7 @@ def could_not_start(attempt: Attempt, error: Exception, duration: float) -> Outc
     """A process that never ran. Whether it is worth repeating depends on why."""
     retryable = False
     if isinstance(error, OSError):
-        at_fault = f": {error.filename}" if error.filename else ""
+        at_fault = f": {os.fsdecode(error.filename)}" if error.filename else ""
         message = f"could not start{at_fault}: {error.strerror}"
         retryable = error.errno in _PASSING
     else:

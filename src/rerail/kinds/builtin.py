@@ -31,8 +31,11 @@ class Shell:
         script = attempt.action.script
         files: dict[str, bytes] = {}
         env: dict[str, str] = {}
+        room = MOST_BYTES * 3  # for all of them: the system bounds their sum too
         for name, value in attempt.values.items():
-            if len(value.encode()) < MOST_BYTES:
+            size = len(value.encode())
+            if size < min(MOST_BYTES, room):
+                room -= size
                 env[name] = value
             else:
                 # Larger than a variable may be: read from a file, the end guarded, as $(…) drops newlines there.

@@ -19,6 +19,7 @@ MAX_ALIASED_NODES = 10_000
 MAX_NODES = 200_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FIRST_LINE = re.compile(r"(?:\n[ ]*(?=\n))*\n([ ]*)")
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
@@ -42,12 +43,14 @@ class Node(msgspec.Struct, kw_only=True):
     keys: dict[str, tuple[int, int]] = {}  # of a mapping: where its keys stand
     block: bool = False  # a text written as an indented block, which begins on the line after
     quoted: bool = False
+    indent: int = 0  # of a block
+    written: str = ""  # a number or a truth as it stands in the file
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column of a character of its text, as near as the style of writing allows."""
         before = str(self.value)[:offset]
         if self.block:
-            return self.line + 1 + before.count("\n"), 1 + offset - (before.rfind("\n") + 1)
+            return self.line + 1 + before.count("\n"), 1 + self.indent + offset - (before.rfind("\n") + 1)
         return self.line, self.column + (offset + self.quoted if "\n" not in before else 0)
 
     def plain(self) -> Any:
@@ -107,7 +110,7 @@ def parse(text: str) -> Node:
     if len(text) > MAX_BYTES:
         raise Malformed(1, 1, f"the file has {len(text)} characters; {MAX_BYTES} at most")
     try:
-        return _build(yaml.parse(text, Loader=_Loader))
+        return _build(yaml.parse(text, Loader=_Loader), text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -116,7 +119,7 @@ def parse(text: str) -> Node:
         raise Malformed(1, 1, str(error).splitlines()[0]) from None
 
 
-def _build(events: Any) -> Node:
+def _build(events: Any, text: str) -> Node:
     tree = _Tree()
     for event in events:
         match event:
@@ -125,7 +128,7 @@ def _build(events: Any) -> Node:
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
                 tree.close()
             case yaml.ScalarEvent():
-                tree.add(_scalar(event), event.anchor)
+                tree.add(_scalar(event, text), event.anchor)
             case yaml.AliasEvent():
                 tree.add(tree.aliased(event), None)
             case yaml.DocumentStartEvent() if tree.root is not None:
@@ -176,7 +179,7 @@ class _Tree:
         return node
 
 
-def _scalar(event: Any) -> Node:
+def _scalar(event: Any, source: str) -> Node:
     wanted = _check_tag(event)
     text: str = event.value
     value: Any = text
@@ -185,7 +188,19 @@ def _scalar(event: Any) -> Node:
             raise _at(event, "merge keys (`<<`) are not supported; write the values out")
         value = _plain_scalar(event, text)
     line, column = event.start_mark.line + 1, event.start_mark.column + 1
-    return Node(value=value, line=line, column=column, block=event.style in ("|", ">"), quoted=event.style in ("'", '"'))
+    block = event.style in ("|", ">")
+    node = Node(value=value, line=line, column=column, block=block, quoted=event.style in ("'", '"'))
+    if block:
+        node.indent = _indent(source, event.start_mark.index)
+    if value is not text and value is not None:
+        node.written = text
+    return node
+
+
+def _indent(source: str, at: int) -> int:
+    """How far the text of a block is indented: as its first line that is not empty."""
+    match = _FIRST_LINE.match(source, source.find("\n", at))
+    return len(match[1]) if match else 0
 
 
 def _plain_scalar(event: Any, text: str) -> Any:

@@ -10,7 +10,9 @@ from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems
 
 MAX_SCRIPT = 1_000_000
-MAX_EXPRESSIONS = 3_000  # each takes a moment to check
+MAX_HOLES = 2_000
+COMPLEX = 30  # how much more work an expression is that is more than names with dots
+MAX_WORK = 100_000
 
 
 class Expressions:
@@ -27,6 +29,9 @@ class Expressions:
             return
         if len(node.value) > MAX_SCRIPT:
             self._problems.add(node, f"a script with expressions may have {MAX_SCRIPT} characters, not {len(node.value)}")
+            return
+        if node.value.count(holes.OPEN) > MAX_HOLES:
+            self._problems.add(node, f"more than {MAX_HOLES} expressions in one script")
             return
         if not self.text(node):
             return
@@ -80,12 +85,11 @@ class Expressions:
         return text
 
     def _check(self, expression: str, node: Node, offset: int) -> None:
-        wrong = ""
-        if not template.is_path(expression):
-            self._problems.expressions += 1
-            if self._problems.expressions == MAX_EXPRESSIONS + 1:
-                wrong = f"more than {MAX_EXPRESSIONS} expressions that are more than a name"
-        if self._problems.expressions <= MAX_EXPRESSIONS:
+        before = self._problems.work
+        self._problems.work += 1 if template.is_path(expression) else COMPLEX + len(expression)
+        if before <= MAX_WORK:
             wrong = template.check(expression, self._known)
-        if wrong:
-            self._problems.add_at(*node.place(offset), wrong)
+            if self._problems.work > MAX_WORK:
+                wrong = wrong or "more expressions than can be checked in one file; use fewer, or simpler ones"
+            if wrong:
+                self._problems.add_at(*node.place(offset), wrong)

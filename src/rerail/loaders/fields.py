@@ -10,7 +10,9 @@ from typing import Any
 from rerail.loaders.document import Node
 from rerail.text import one_line
 
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_AMOUNT = r"([0-9]{1,12}(?:\.[0-9]+)?)"
+_DURATION = re.compile(f"(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
+LONGEST = 10 * 366 * 86400.0  # seconds; more is a mistake
 # Keys of later versions get an honest answer instead of "unknown".
 PLANNED = frozenset("agent approve artifacts budget inputs keep loop map pipeline".split())
 
@@ -25,7 +27,7 @@ class Problems:
         self._path = path
         self._found: list[tuple[int, int, str]] = []
         self._more = 0
-        self.expressions = 0  # seen so far, of those that take a moment to check
+        self.work = 0  # spent on checking expressions
 
     def add(self, node: Node, message: str) -> None:
         self.add_at(node.line, node.column, message)
@@ -124,6 +126,14 @@ class Fields:
             self._wrong(key, node, "a duration such as 30s, 5m or 1h30m")
         return seconds
 
+    def time_limit(self) -> float | None:
+        """`timeout`: a duration of more than nothing."""
+        seconds = self.duration("timeout")
+        if seconds == 0:
+            self._wrong("timeout", self._values["timeout"], "longer than nothing")
+            return None
+        return seconds
+
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
         node = self.get(key)
         if node is None:
@@ -162,10 +172,8 @@ class Fields:
         found = {}
         for name, child in node.value.items():
             value = child.value
-            if isinstance(value, bool):
-                found[name] = "true" if value else "false"
-            elif isinstance(value, str | int | float):
-                found[name] = str(value)
+            if isinstance(value, str | int | float):
+                found[name] = child.written or str(value)
             else:
                 self.problems.add(child, f"`{name}` of `{key}` must be text, not {child.kind}")
         return found
@@ -198,11 +206,12 @@ def parse_duration(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return float(value) if value >= 0 else None
+        return float(value) if 0 <= value <= LONGEST else None
     if not isinstance(value, str) or not value:
         return None
     match = _DURATION.fullmatch(value.strip())
     if match is None or not any(match.groups()):
         return None
     hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds
+    total = hours * 3600 + minutes * 60 + seconds
+    return total if total <= LONGEST else None

@@ -19,6 +19,8 @@ OPTIONS = tuple(
 )
 KINDS = ("run", "python", "write")
 MOST_STEPS = 20_000
+MOST_CHECKS = 100
+MOST_PATTERN = 1_000  # characters of a pattern in `retry.on`
 DEFAULTABLE = ("timeout", "retry", "env")
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -35,9 +37,22 @@ class StepReader:
         self._shared = (shared_env, defaults.get("env"))
         self._places: dict[str, Node] = {}
         self._sources: dict[str, Fields] = {}
-        self._timeout = defaults.duration("timeout")
+        self._timeout = defaults.time_limit()
         self._retry = _retry(defaults, problems)
         self._env = defaults.variables("env")
+        # What all steps share is checked once, unless it depends on what has run before each.
+        texts = [
+            str(child.value)
+            for node in self._shared
+            if node and isinstance(node.value, dict)
+            for child in node.value.values()
+        ]
+        self._shared_needs_steps = any("steps" in text and "${{" in text for text in texts)
+        once = Expressions(problems, Known(params=params, steps=(), all_steps=()))
+        if not self._shared_needs_steps:
+            for node in self._shared:
+                once.everything(node)
+        self._shared_is_dynamic = once.found
 
     def main(self, node: Node) -> tuple[Step, ...]:
         """The steps of the pipeline, their needs resolved and their expressions checked."""
@@ -66,7 +81,7 @@ class StepReader:
         result = []
         for step in steps:
             node = self._sources[step.id].get("on_failure")
-            hooks = self.hooks(node, f"{step.id}-on-failure", names)
+            hooks = self.hooks(node, f"{step.id[:40]}-on-failure", names)
             result.append(msgspec.structs.replace(step, on_failure=hooks) if hooks else step)
         return tuple(result)
 
@@ -110,22 +125,33 @@ class StepReader:
             needs=previous if needs is None else tuple(dict.fromkeys(name for name, _ in needs)),
             env={**self._env, **fields.variables("env")},
             cwd=_directory(fields, self._problems),
-            timeout=fields.duration("timeout") if fields.has("timeout") else self._timeout,
+            timeout=fields.time_limit() if fields.has("timeout") else self._timeout,
             retry=_retry(fields, self._problems) if fields.has("retry") else self._retry,
             allow_failure=fields.flag("allow_failure", default=False),
             idempotent=fields.flag("idempotent", default=True),
-            checks=tuple(text for text, _ in fields.names("checks") or ()),
+            checks=self._checks(fields),
             outputs=_outputs(fields, self._problems),
             commit_required=fields.flag("commit_required", default=False),
             line=fields.node.line,
         )
 
+    def _checks(self, fields: Fields) -> tuple[str, ...]:
+        named = fields.names("checks") or ()
+        if len(named) > MOST_CHECKS:
+            self._problems.add(fields.node, f"{len(named)} `checks` of {fields.what}; {MOST_CHECKS} at most")
+            return ()
+        for text, node in named:
+            if not text.strip() or "\0" in text:
+                self._problems.add(node, f"a check of {fields.what} is empty or holds a NUL character")
+        return tuple(text for text, _ in named)
+
     def _check_needs(self, steps: tuple[Step, ...], needed: list[tuple[str, Node]]) -> bool:
         """Note needs that lead nowhere or in a circle; whether all is well."""
         known = {step.id for step in steps}
         unknown = [(name, node) for name, node in needed if name not in known]
+        there = ", ".join(sorted(known)[:12])
         for name, node in unknown:
-            self._problems.add(node, f"no step `{name}`; there is {', '.join(sorted(known)[:12])}")
+            self._problems.add(node, f"no step `{name[:100]}`; there is {there}")
         if unknown or any(need not in known for step in steps for need in step.needs):
             return False
         cycle = find_cycle({step.id: step.needs for step in steps})
@@ -138,7 +164,9 @@ class StepReader:
         """The step with its expressions checked against what can exist where they stand."""
         fields = self._sources[step.id]
         expressions = Expressions(self._problems, known)
-        for node in (*self._shared, *(fields.get(key) for key in ("env", "cwd", "with", "write"))):
+        expressions.found = self._shared_is_dynamic
+        shared = self._shared if self._shared_needs_steps else ()
+        for node in (*shared, *(fields.get(key) for key in ("env", "cwd", "with", "write"))):
             expressions.everything(node)
         expressions.script(fields.get("run"))
         for _, node in fields.names("checks") or ():
@@ -249,6 +277,9 @@ def _retry_on(node: Node | None, problems: Problems) -> tuple[str | int, ...]:
             problems.add(child, "`on` of `retry` lists rate_limit, timeout, exit codes and patterns on stderr")
             continue
         if isinstance(value, str):
+            if len(value) > MOST_PATTERN:
+                problems.add(child, f"`on` of `retry`: a pattern of {len(value)} characters; {MOST_PATTERN} at most")
+                continue
             try:
                 re.compile(value)
             except (re.error, RecursionError, OverflowError) as error:

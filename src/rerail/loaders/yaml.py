@@ -113,6 +113,8 @@ def _params(top: Fields, problems: Problems) -> dict[str, Param]:
             choices=tuple(choices.plain()) if choices else (),
             description=fields.text("description"),
         )
+        if default and params[name].required:
+            problems.add(default, f"param `{name}` is required, so its default would never be used")
         for node, wrong in ((choices, wrong_choice(params[name])), (default, wrong_default(params[name]))):
             if node and wrong:
                 problems.add(node, f"param `{name}`: {wrong}")
