@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference/ that say what the code says: states and exit codes. `--check` only compares."""
+"""Writes the pages of docs/reference/ that say what the code says: states, exit codes, the command line. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -47,9 +47,38 @@ def exit_codes() -> str:
     return NOTE + "# Exit codes\n\nDrawn from `errors.py`.\n\n| code | name | meaning |\n|---|---|---|\n" + body
 
 
+def cli_reference() -> str:
+    """Every command with its options, as its own help says it."""
+    from click import Context, Option
+
+    from rerail.cli.main import COMMANDS, cli
+
+    intro = (
+        "# The command line\n\nDrawn from the commands themselves. `RUN` is an id, a unique prefix of one, or `last`. What a script"
+        " would read goes to stdout, what is for people to stderr. Exit codes: [exit-codes.md](exit-codes.md).\n"
+    )
+    parts = [NOTE, intro]
+    for name in COMMANDS:
+        context = Context(cli, info_name="rerail")
+        command = cli.get_command(context, name)
+        assert command is not None
+        usage = command.get_usage(Context(command, parent=context, info_name=name)).removeprefix("Usage: ")
+        parts.append(f"\n## rerail {name}\n\n{inspect.cleandoc(command.help or '')}\n\n```text\n{usage}\n```\n")
+        options = [option for option in command.params if isinstance(option, Option)]
+        if options:
+            parts.append("\n| option | |\n|---|---|\n")
+        for option in options:
+            names = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
+            value = "" if option.is_flag else f" `{option.make_metavar(context)}`"
+            parts.append(f"| {names}{value} | {option.help} |\n".replace("[a|", "[a\\|"))
+        example = (command.epilog or "").removeprefix("Example: ")
+        parts.append(f"\nFor example: `{example}`\n")
+    return "".join(parts)
+
+
 def main() -> int:
     stale = 0
-    for name, text in (("states.md", states()), ("exit-codes.md", exit_codes())):
+    for name, text in (("states.md", states()), ("exit-codes.md", exit_codes()), ("cli.md", cli_reference())):
         path = REFERENCE / name
         if "--check" in sys.argv:
             stale += not path.exists() or path.read_text(encoding="utf-8") != text

@@ -107,13 +107,14 @@ def test_prune_takes_what_is_done_with_and_nothing_else(project: Project) -> Non
     for number in range(3):
         project.rerail("run", "good.yaml", "--id", f"good-{number}", check=0)
     project.rerail("run", "bad.yaml", "--id", "failed", check=1)
+    before = project.state_digest()
+    project.rerail("prune", "--keep", "0", "--dry-run", check=0)
+    assert project.state_digest() == before
     process = project.spawn("run", "long.yaml", "--id", "live")
     eventually(lambda: project.ledger() == ["a"], "it runs")
-    before = project.state_digest()
     planned = project.rerail("prune", "--keep", "0", "--dry-run", "--json", check=0)
     assert sorted(row["run_id"] for row in json.loads(planned.stdout)) == ["good-0", "good-1", "good-2"]
     assert all(row["bytes"] > 0 for row in json.loads(planned.stdout))
-    assert project.state_digest() == before
     assert json.loads(project.rerail("prune", "--older-than", "1h", "--json", check=0).stdout) == []
     project.rerail("prune", "--keep", "4", check=0)  # live, failed, good-2, good-1
     assert sorted(row["run_id"] for row in project.json("list")) == ["failed", "good-1", "good-2", "live"]
