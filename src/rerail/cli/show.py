@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -13,11 +12,11 @@ import msgspec
 from rerail.cli.durations import age, dollars, seconds
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import printable, say
+from rerail.cli.portrait import Portrait, next_command
 from rerail.cli.sentences import sentence
 from rerail.cli.summaries import owner_fields, summaries
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import STYLES, Look, out_look
-from rerail.core.checkpoint import StepRecord
 from rerail.core.state import shown_status
 
 STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
@@ -111,42 +110,18 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         data["owner"] = owner_fields(ownership)
         _emit(data)
         return 0
-    out = [
-        f"run        {run_id}",
-        f"pipeline   {checkpoint.pipeline}  ({checkpoint.pipeline_path})",
-        f"status     {status}" + (f": {checkpoint.status_reason}" if checkpoint.status_reason else ""),
-        f"created    {checkpoint.created_at}",
-        f"took       {seconds(checkpoint.duration_seconds)}, from its start to its last event",
-        f"resumed    {recording.state.lives - 1} times" if recording.state.lives > 1 else "resumed    never",
+    portrait = Portrait(checkpoint, status, out_look())
+    notices = () if ownership.alive else recording.notices
+    parts = [
+        portrait.overview(f"rerail logs {run_id}  ({store.path(run_id)}/logs)", notices),
+        portrait.steps(),
+        portrait.lives(store.history(run_id), alive=ownership.alive),
+        portrait.error(),
     ]
-    if checkpoint.total_cost_usd or checkpoint.total_tokens:
-        out.append(f"cost       ${checkpoint.total_cost_usd:.2f}, {checkpoint.total_tokens} tokens")
-    out.append(f"logs       {store.path(run_id)}/logs")
-    out += [f"notice     {notice}" for notice in recording.notices if not ownership.alive]
-    width = max((len(step.id) for step in checkpoint.steps), default=0)
-    out += ["", *(_step_line(step, width) for step in checkpoint.steps)]
-    if checkpoint.error is not None:
-        out += ["", f"error      {checkpoint.error.step}: {checkpoint.error.message}"]
-        out += [f"  | {line}" for line in checkpoint.error.stderr_tail.splitlines()[-12:]]
     if recording.state.status != "completed" and not ownership.alive:
-        out += ["", f"next       {_next(run_id, recording.state.reason)}"]
-    sys.stdout.write(printable("\n".join(out)) + "\n")
+        parts.append([f"next   {next_command(run_id, recording.state.reason)}"])
+    sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
-
-
-def _next(run_id: str, reason: str) -> str:
-    unknown = re.match(r"the outcome of ([^ ,]+)", reason)
-    return f"rerail mark {run_id} {unknown[1]} completed|failed|pending" if unknown else f"rerail resume {run_id}"
-
-
-def _step_line(step: StepRecord, width: int) -> str:
-    attempts = f"  {step.attempts} attempts" if step.attempts > 1 else ""
-    outputs = f"  {msgspec.json.encode(step.outputs).decode()[:80]}" if step.outputs else ""
-    if step.status in ("skipped", "interrupted"):
-        outputs += f"  {step.reason}"
-    if step.allowed_failure:
-        outputs += "  which is allowed"
-    return f"  {step.status:<11} {step.id:<{width}}  {seconds(step.duration_seconds):<8}{attempts}{outputs}".rstrip()
 
 
 @click.command(epilog="Example: rerail history last")

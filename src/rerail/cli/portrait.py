@@ -1,0 +1,123 @@
+"""One run for people: an overview, its steps, its lives, its error, what to type next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from rerail.cli.durations import age, dollars, seconds
+from rerail.cli.tables import Cell, fitted, table
+from rerail.cli.terminal import STYLES, Look
+from rerail.core import events as ev
+from rerail.core.checkpoint import Checkpoint, StepRecord
+from rerail.text import one_line, without_escapes
+
+SHOWN_LINES = 12
+
+
+class Portrait:
+    """Draws what is known of a run."""
+
+    def __init__(self, checkpoint: Checkpoint, status: str, look: Look) -> None:
+        self._checkpoint = checkpoint
+        self._status = status
+        self._look = look
+
+    def overview(self, logs: str, notices: Iterable[str]) -> list[str]:
+        """What it is and how it stands."""
+        known = self._checkpoint
+        why = f": {known.status_reason}" if known.status_reason else ""
+        rows: list[tuple[str, str, str]] = [
+            ("run", known.run_id, "bold"),
+            ("pipeline", f"{known.pipeline}  ({known.pipeline_path})", ""),
+            ("status", self._status + why, STYLES.get(self._status, "")),
+            ("params", " ".join(f"{name}={value}" for name, value in known.params.items()), ""),
+            ("labels", " ".join(f"{name}={value}" for name, value in known.labels.items()), ""),
+            (
+                "created",
+                f"{known.created_at[:19].replace('T', ' ')} UTC, {age(known.created_at, datetime.now(UTC))} ago",
+                "",
+            ),
+            ("took", f"{seconds(known.duration_seconds)}, from its start to its last event", ""),
+            ("cost", self._cost(), ""),
+            ("logs", logs, ""),
+            *(("notice", notice, "yellow") for notice in notices),
+        ]
+        cells: list[tuple[Cell, Cell]] = [((name, "dim"), (text, style)) for name, text, style in rows if text]
+        return table(cells, self._look)
+
+    def _cost(self) -> str:
+        known = self._checkpoint
+        if not (known.total_cost_usd or known.total_tokens):
+            return ""
+        return f"${known.total_cost_usd:.2f}, {known.total_tokens} tokens"
+
+    def steps(self) -> list[str]:
+        """Every step in a row."""
+        rows = [self._step(step) for step in self._checkpoint.steps]
+        heads = ("STEP", "STATUS", "TOOK", "ATTEMPTS", "COST", "")
+        used = [at for at in range(len(heads)) if any(row[at][0] for row in rows)]
+        cells = [[(heads[at], "dim") for at in used], *([row[at] for at in used] for row in rows)]
+        return table(cells, self._look, indent="  ")
+
+    def _step(self, step: StepRecord) -> tuple[Cell, ...]:
+        shown = "allowed" if step.allowed_failure else step.status
+        style = STYLES.get(shown, "")
+        return (
+            (step.id if step.item is None else f"{step.id}[{step.item}]", ""),
+            (f"{self._look.symbol(shown)} {step.status}", style),
+            (seconds(step.duration_seconds), ""),
+            (str(step.attempts) if step.attempts > 1 else "", ""),
+            (dollars(step.metrics.get("cost_usd", 0)), ""),
+            (self._remark(step), "dim"),
+        )
+
+    @staticmethod
+    def _remark(step: StepRecord) -> str:
+        if step.allowed_failure:
+            return f"{step.error.message if step.error else 'failed'}, which is allowed"
+        if step.status == "failed" and step.error is not None:
+            return step.error.message
+        if step.status in ("skipped", "interrupted"):
+            return step.reason
+        return msgspec.json.encode(step.outputs).decode() if step.outputs else ""
+
+    def lives(self, records: Iterable[tuple[int, ev.Event]], *, alive: bool) -> list[str]:
+        """The processes that drove it: when each began and how it ended."""
+        rows: list[list[str]] = []
+        for _, event in records:
+            match event:
+                case ev.RunStarted(at=at, owner=owner) | ev.RunResumed(at=at, owner=owner):
+                    if rows and not rows[-1][3]:
+                        rows[-1][3] = "ended without a word"
+                    when = at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+                    rows.append([str(len(rows) + 1), when, f"process {owner.pid} on {owner.host}", ""])
+                case ev.RunFinished(status=status) if rows:
+                    rows[-1][3] = status
+                case ev.RunInterrupted(reason=reason) | ev.RunPaused(reason=reason) if rows and not rows[-1][3]:
+                    rows[-1][3] = reason
+                case _:
+                    pass
+        if rows and not rows[-1][3]:
+            rows[-1][3] = "goes on" if alive else "ended without a word"
+        heads: list[list[Cell]] = [[("LIFE", "dim"), ("BEGAN", "dim"), ("BY", "dim"), ("ENDED", "dim")]]
+        return table([*heads, *([(text, "") for text in row] for row in rows)], self._look, indent="  ")
+
+    def error(self) -> list[str]:
+        """Why it failed, with the last that was printed."""
+        error = self._checkpoint.error
+        if error is None:
+            return []
+        head = f"error  {error.step}: {error.message}"
+        lines = without_escapes(error.traceback or error.stderr_tail).splitlines()[-SHOWN_LINES:]
+        shown = [fitted(one_line(line, 2000), max(self._look.width - 4, 8), self._look) for line in lines]
+        return [self._look.paint(one_line(head, 1000), "red"), *(f"  | {line}" for line in shown)]
+
+
+def next_command(run_id: str, reason: str) -> str:
+    """What to type about a run that is not completed."""
+    unknown = re.match(r"the outcome of ([^ ,]+)", reason)
+    return f"rerail mark {run_id} {unknown[1]} completed|failed|pending" if unknown else f"rerail resume {run_id}"
