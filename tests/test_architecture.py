@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +127,19 @@ def test_the_public_face_is_what_it_says() -> None:
 
     assert rerail.__all__ == sorted(rerail.__all__)
     assert all(hasattr(rerail, name) for name in rerail.__all__)
+
+
+def test_everything_that_is_imported_is_declared() -> None:
+    """What only comes along with a tool of ours is missing where that tool is."""
+    declared = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[<>=~ ]", line)[0].lower().replace("pyyaml", "yaml") for line in declared}
+    for path in MODULES:
+        if path.name == "testing.py":  # for who writes tests, with pytest
+            continue
+        for node in ast.walk(parsed(path)):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                modules = [node.module]
+            for module in modules:
+                top = module.split(".")[0]
+                assert top in {"rerail", *sys.stdlib_module_names, *names}, f"{path.name} imports {top}"

@@ -33,6 +33,7 @@ from rerail.prepare import (
     prepare,
     present_secrets,
     refuse_odd_text,
+    refuse_secret_file,
     refuse_secrets,
     sha256,
 )
@@ -98,6 +99,7 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
     from rerail.drive import Place, drive
 
     mask = mask_of(pipeline, request.options)
+    refuse_secret_file(mask, text, request.pipeline_path)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, request.params)
     refuse_secrets(mask, params)
@@ -164,6 +166,7 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
         announce(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
+        refuse_secret_file(mask, ready.text, recording.header.pipeline_path)
         _end_leftovers(log, reporters)
         if ready.refreeze:
             log.freeze_pipeline(ready.text)

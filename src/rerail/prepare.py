@@ -161,6 +161,15 @@ def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
             )
 
 
+def refuse_secret_file(mask: Mask, text: bytes, path: str) -> None:
+    """A pipeline file is kept with the run: what stands in it is stored."""
+    if mask.data(text) != text:
+        raise UsageError(
+            f"{path} holds the value of a secret; secrets are taken from the environment and never stored",
+            hint="${{ env.NAME }} in the pipeline",
+        )
+
+
 def refuse_odd_text(header: RunHeader) -> None:
     wrong = problem(header.params, "params")
     try:

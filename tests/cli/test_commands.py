@@ -126,6 +126,31 @@ def test_prune_takes_what_is_done_with_and_nothing_else(project: Project) -> Non
     project.rerail("prune", "--older-than", "soon", check=2)
 
 
+def test_prune_does_not_destroy_what_only_looks_well(project: Project) -> None:
+    project.pipeline("steps: [{id: a, run: 'true'}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    journal = project.run_dir("r") / "journal-0001.jsonl"
+    status, data = journal.stat(), bytearray(journal.read_bytes())
+    data[300] ^= 1
+    journal.write_bytes(data)
+    os.utime(journal, ns=(status.st_atime_ns, status.st_mtime_ns))  # as bits rot
+    pruned = project.rerail("prune", "--keep", "0", check=0)
+
+    assert "run r stays" in pruned.stderr
+    assert project.run_dir("r").exists()
+
+
+def test_the_end_of_a_long_log_is_kept(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: \"head -c 33554430 /dev/zero | tr '\\\\0' x; echo; echo CONTEXT; echo LAST\"}]"
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    logs = project.run_dir("r") / "logs"
+
+    assert sum(path.stat().st_size for path in logs.glob("a.1.out.rest*")) > 16_000_000
+    assert project.rerail("logs", "r", "a").stdout.endswith("CONTEXT\nLAST\n")
+
+
 def test_doctor_says_where_and_how_well(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]")
     project.rerail("run", "pipeline.yaml", check=0)

@@ -228,9 +228,22 @@ TRICKY = [
     "unset 'V'",
     "echo $((x-V))",
     "${x:V}",
+    'n=V; echo "${PATH:0:$n}"',
+    'n=V; echo "${PATH:n}" "${@:n}"',
+    'f() { echo "${1:0:$2}"; }; f hello V',
+    'n=V; echo "${!n}"',
+    "set -- V; echo ${!1}",
+    'declare -A m; k=V; m[$k]=1; unset "m[$k]"',
+    'declare -A m; k=V; printf -v "m[$k]" x',
+    'declare -A m; k=V; let "m[$k]+=1"',
+    'k=V; read -r "v[$k]" <<< hi',
+    'k=V; declare -a arr; declare "arr[$k]=1"',
+    'k=V; test -v "m[$k]"',
+    "n=V; echo ${n@P}",
 ]
 PAYLOADS = ["a[$(touch pwned)]", "$(touch pwned)", "x[$(touch pwned)]", "[$(touch pwned)]", "($(touch pwned))",
-            "([$(touch pwned)]=1)", "1+a[`touch pwned`]", "';touch pwned;'", "`touch pwned`", "b[0]+a[$(touch pwned)]"]  # fmt: skip
+            "([$(touch pwned)]=1)", "1+a[`touch pwned`]", "';touch pwned;'", "`touch pwned`", "b[0]+a[$(touch pwned)]",
+            "(<(touch pwned))"]  # fmt: skip
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -287,6 +300,30 @@ def test_text_is_not_altered_where_nothing_is_calculated(shell: str) -> None:
     assert deliver("cat <<EOF\nlet V be\nread V\nm[V]\nEOF\n", "007", shell) == b"let 007 be\nread 007\nm[007]\n"
     assert deliver("echo 'let me read V'", "x y", shell) == b"let me read x y\n"
     assert deliver("echo $((3-V))", "-5", shell) == b"8\n"
+
+
+PROSE = [
+    "items[0] crashes in `parse()`",
+    "dict[str, int] is wrong, see `Foo`",
+    "config[key] raises; run `make`",
+    'x["a"] `b`',
+    "arr[0]=1 # set `arr`",
+    "a[i] = $(foo)",
+    "[`code`](url) and $(more)",
+    "- [ ] run `make test`\n- [x] done",
+    "(see `this`)",
+    '{"a": ["$(x)", "`y`"]}',
+    "for i in range(3):\n    a[i] = f`x`",
+]
+
+
+@pytest.mark.parametrize("value", PROSE)
+def test_prose_and_code_are_no_danger(value: str) -> None:
+    for script in (
+        "export LANG=C; printf '[%s]' V",
+        "while read -r l; do :; done </dev/null; ((1)); printf '[%s]' \"V\"",
+    ):
+        assert deliver(script, value, "bash").decode() == f"[{value}]"
 
 
 def test_bash_counts_from_the_end() -> None:

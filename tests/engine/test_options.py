@@ -264,6 +264,47 @@ def test_a_last_hook_that_must_not_be_repeated_asks_though_the_run_had_failed(pr
     assert project.ledger().count("pay") == 1
 
 
+def test_a_hook_that_may_fail_is_followed_once_by_the_next(project: Project) -> None:
+    hooks = "{id: %s1, run: 'echo %s1 >> $LEDGER; false', allow_failure: true}, {id: %s2, run: 'echo %s2 >> $LEDGER; sleep 0.2'}"
+    project.pipeline(
+        f"steps: [{{id: s, run: 'false', on_failure: [{hooks % (('h',) * 4)}]}}]\nfinally: [{hooks % (('f',) * 4)}]\n"
+    )
+    failed = project.rerail("run", "pipeline.yaml", "--parallel", "4", check=1)
+
+    assert project.ledger() == ["h1", "h2", "f1", "f2"]
+    assert "kept" not in failed.stderr
+
+
+def test_each_ending_has_its_last_hooks_whatever_was_cut_off_before(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: 'false', allow_failure: true,"
+        " on_failure: [{id: h, run: 'echo h >> $LEDGER; test -e fixed || { test -e slow && sleep 60; false; }'}]}]\n"
+        "finally: [{id: f, run: 'echo f-${{ run.status }} >> $LEDGER'}]\n"
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "slow").touch()
+    kill_when(project, "h", 2, "resume", "r")
+    (project.root / "fixed").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["h", "f-failed", "h", "h", "f-completed"]
+
+
+def test_a_clean_up_that_a_person_calls_failed_runs_again(project: Project) -> None:
+    project.pipeline(SLOW_CLEAN_UP.replace("id: one,", "id: one, idempotent: false,"))
+    kill_when(project, "one", 1, "run", "pipeline.yaml", "--id", "r")
+    for name in ("go", "fixed"):
+        (project.root / name).touch()
+    project.rerail("mark", "r", "a", "pending", check=0)
+    project.rerail("resume", "r", check=5)
+    assert project.ledger().count("one") == 1
+    project.rerail("mark", "r", "one", "failed", check=0)
+    project.rerail("mark", "r", "a", "failed", check=0)
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger()[-1] == "a"
+
+
 def test_a_failing_last_hook_fails_the_run(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]\nfinally: [{id: tell, run: exit 4}]\n")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)

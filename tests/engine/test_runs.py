@@ -344,7 +344,7 @@ def test_python_and_write_steps(project: Project) -> None:
     assert shown["steps"][0]["outputs"] == {"doubled": 8, "cwd": str(project.root)}
     assert shown["steps"][1]["outputs"] == {"async": True}
     assert (project.root / "deep/er/file.txt").read_text() == "hello"
-    assert (shown["error"]["type"], shown["error"]["message"]) == ("ValueError", "no such luck")
+    assert (shown["error"]["type"], shown["error"]["message"]) == ("ValueError", "ValueError: no such luck")
     assert "def bad" in shown["error"]["traceback"]
 
 

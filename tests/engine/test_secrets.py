@@ -200,3 +200,14 @@ def test_a_secret_may_be_any_bytes_and_any_size(project: Project) -> None:
     for at in range(0, len(HUGE) - 40, 20):
         assert HUGE[at : at + 40].encode() not in log
         assert encoded[at : at + 60] not in log.replace(b"\n", b"")
+
+
+@pytest.mark.parametrize("where", ["labels: {a: %s}", "env: {A: %s}", "name: %s"])
+def test_a_secret_does_not_belong_in_the_pipeline_file(project: Project, where: str) -> None:
+    project.env["TOKEN"] = SECRET
+    project.pipeline(f"secrets: [TOKEN]\n{where % repr(SECRET)}\nsteps: [{{run: 'true'}}]")
+    refused = project.rerail("run", "pipeline.yaml", check=2)
+
+    assert "pipeline.yaml holds the value of a secret" in refused.stderr
+    assert SECRET not in refused.stderr
+    assert not (project.root / ".rerail" / "runs").exists()

@@ -50,12 +50,10 @@ class Board:
         self._pipeline = pipeline
         self._steps = [steps[name] for name in order]
         self._look = look
-        names = [step.id for step in (*self._steps, *self._hooks_of(pipeline))]
-        self._name_width = min(max(map(len, names), default=0), WIDEST_NAME)
-
-    @staticmethod
-    def _hooks_of(pipeline: Pipeline) -> list[Step]:
-        return [*(hook for step in pipeline.steps for hook in step.on_failure), *pipeline.finally_]
+        self._hooks = {hook.id for step in pipeline.steps for hook in step.on_failure}
+        names = [step.id for step in self._steps] + [hook.id for hook in pipeline.finally_]
+        widest = max((*map(len, names), *(len(hook) + 2 for hook in self._hooks)), default=0)
+        self._name_width = min(widest, WIDEST_NAME)
 
     def lines(self, frame: Frame, width: int, height: int) -> list[Line]:
         """The picture, at most so wide and so high."""
@@ -120,14 +118,18 @@ class Board:
         unit = frame.state.unit((step.id, None))
         status = self._status(unit)
         mark = self._spinner(frame) if status == "running" and frame.live else self._look.symbol(status)
-        name = fitted(step.id, self._name_width, self._look)
+        room = min(self._name_width, max(width // 2, 8))
+        name = fitted(self._name(step), room, self._look)
         line: Line = [
             (f" {mark} ", STYLES.get(status, "")),
-            (name + " " * (self._name_width - columns(name)), "dim" if status in ("pending", "skipped") else ""),
+            (name + " " * (room - columns(name)), "dim" if status in ("pending", "skipped") else ""),
             (f"  {self._elapsed(unit, frame):>8}", "dim"),
         ]
         line += [(f"  {text}", style) for text, style in self._details(step, unit, status, frame) if text]
         return self._cut(line, width)
+
+    def _name(self, step: Step) -> str:
+        return f"{'└' if self._look.unicode else '-'} {step.id}" if step.id in self._hooks else step.id
 
     @staticmethod
     def _status(unit: UnitState) -> str:
@@ -165,8 +167,11 @@ class Board:
 
     def _waiting_for(self, step: Step, frame: Frame) -> str:
         unsettled = [need for need in step.needs if not frame.state.unit((need, None)).settled]
+        if not frame.live:
+            failed = [need for need in unsettled if frame.state.unit((need, None)).status == "failed"]
+            return f"not run: {failed[0]} failed" if failed else "not run"
         if not unsettled:
-            return ""
+            return "waits for its turn" if frame.state.status == "running" else ""
         more = f" and {len(unsettled) - 3} more" if len(unsettled) > 3 else ""
         return f"waits for {', '.join(unsettled[:3])}{more}"
 

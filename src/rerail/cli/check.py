@@ -8,6 +8,7 @@ import sys
 import click
 
 from rerail import api
+from rerail.cli.durations import counted
 from rerail.cli.output import say
 
 
@@ -16,7 +17,7 @@ from rerail.cli.output import say
 def check(pipeline: str) -> int:
     """Check a pipeline file: all that is wrong with it at once, with line and column."""
     loaded, _ = api.load(pipeline)
-    say(f"rerail: {pipeline} is well: {len(loaded.steps)} steps, {len(loaded.params)} params")
+    say(f"rerail: {pipeline} is well: {counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')}")
     return 0
 
 

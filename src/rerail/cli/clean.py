@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -13,10 +14,10 @@ import msgspec
 from rerail.cli.durations import age, size
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import say
-from rerail.cli.summaries import summaries
+from rerail.cli.summaries import STATUSES, summaries
 from rerail.cli.tables import table
 from rerail.cli.terminal import STYLES, out_look
-from rerail.errors import RunBusy, UsageError
+from rerail.errors import RerailError, RunBusy, UsageError
 from rerail.loaders.fields import parse_duration
 from rerail.stores.directory import DirectoryStore
 
@@ -37,7 +38,10 @@ def delete(run_name: str, yes: bool, store_url: str | None) -> int:
         if not sys.stdin.isatty():
             raise UsageError("nobody is there to ask", hint=f"rerail delete {run_id} --yes")
         status = next(row["status"] for row in summaries(store, [run_id]))
-        click.confirm(f"delete run {run_id} ({status}, {size(tree_bytes(store.path(run_id)))})?", abort=True, err=True)
+        sure = click.confirm(f"delete run {run_id} ({status}, {size(tree_bytes(store.path(run_id)))})?", err=True)
+        if not sure:
+            say("rerail: nothing was deleted")
+            return 0
     store.delete(run_id)
     say(f"rerail: run {run_id} is deleted")
     return 0
@@ -46,8 +50,8 @@ def delete(run_name: str, yes: bool, store_url: str | None) -> int:
 @click.command(epilog="Example: rerail prune --older-than 30d --keep 50 --dry-run")
 @click.option("--older-than", metavar="AGE", help="Only runs created longer ago than this: 12h, 30d.")
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N runs, whatever they are.")
-@click.option("--status", "statuses", multiple=True, metavar="STATUS",
-              help="Runs with this status too; by default only completed ones; repeatable.")  # fmt: skip
+@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES),
+              help="Runs with this status instead of completed ones; repeatable.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted and change nothing.")
 @json_option("The runs, with their bytes.")
 @store_option()
@@ -66,7 +70,7 @@ def prune(
     rows = _prunable(store, _age(older_than), keep or 0, statuses or FINISHED)
     for row in rows:
         row["bytes"] = tree_bytes(store.path(row["run_id"]))
-    kept = [] if dry_run else [row for row in rows if not _delete(store, row["run_id"])]
+    kept = [] if dry_run else [row for row in rows if not _delete(store, row["run_id"], row["status"])]
     gone = [row for row in rows if row not in kept]
     total = sum(row["bytes"] for row in gone)
     if as_json:
@@ -104,17 +108,19 @@ def _prunable(store: DirectoryStore, oldest: float | None, keep: int, statuses: 
 def _age(text: str | None) -> float | None:
     if text is None:
         return None
-    days = text[:-1] if text.endswith("d") else ""
-    seconds = float(days) * 86400 if days.replace(".", "", 1).isdigit() else parse_duration(text)
+    days = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)d", text)
+    seconds = float(days[1]) * 86400 if days else parse_duration(text)
     if seconds is None:
         raise UsageError(f"--older-than {text!r}: not a time such as 12h or 30d", hint="rerail prune --help")
     return seconds
 
 
-def _delete(store: DirectoryStore, run_id: str) -> bool:
+def _delete(store: DirectoryStore, run_id: str, status: str) -> bool:
     try:
+        if status != "damaged":
+            store.read(run_id)  # what the index says is not enough to destroy anything: damage is evidence
         store.delete(run_id)
-    except (RunBusy, OSError) as error:
+    except (RerailError, OSError) as error:
         say(f"rerail: run {run_id} stays: {error}")
         return False
     return True

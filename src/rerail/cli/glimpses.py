@@ -37,7 +37,7 @@ class Glimpses:
 
     def _last_line(self, name: str) -> str:
         newest, text = 0, ""
-        for ending in (".out", ".err", ".out.rest", ".err.rest"):
+        for ending in (".out", ".err", ".out.rest", ".err.rest", ".out.rest2", ".err.rest2"):
             with contextlib.suppress(OSError), open(os.path.join(self._logs, name + ending), "rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_mtime_ns > newest:

@@ -29,7 +29,7 @@ class LineReporter:
         if isinstance(event, ev.RunStarted) and not self._quiet:
             say(f"rerail: run {self._run_id}, {event.steps} steps, up to {event.options.parallel} at once")
         line = sentence(event) if self._verbose or not _is_detail(event) else ""
-        if line and not (self._quiet and not isinstance(event, ev.StepFailed)):
+        if line and not self._quiet:
             say_raw(f"{clock(event.at)}  {self._look.paint(printable(line), _style(event))}")
 
     def warn(self, message: str) -> None:

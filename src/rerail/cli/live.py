@@ -18,8 +18,10 @@ from typing import Any
 import msgspec
 
 from rerail.cli.board import Board, Frame, Line
+from rerail.cli.durations import clock
 from rerail.cli.glimpses import Glimpses
-from rerail.cli.output import STDERR
+from rerail.cli.output import STDERR, say
+from rerail.cli.sentences import sentence
 from rerail.cli.terminal import Look
 from rerail.core.events import Event
 from rerail.core.model import Pipeline
@@ -28,6 +30,7 @@ from rerail.text import one_line
 
 FRAME_SECONDS = 0.1
 FLUSH_SECONDS = 2.0
+AWAY_SECONDS = 1.5
 
 
 def copied(state: RunState) -> RunState:
@@ -74,12 +77,24 @@ class LiveView:
             self._thread.join(FLUSH_SECONDS)
 
     def _serve(self) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone: the run is not
+        try:
             self._screen = _Screen(self._look)
             try:
                 self._draw_until_closed()
             finally:
                 self._screen.close()
+        except OSError:
+            return  # the terminal is gone: the run is not
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the picture, the run must not become invisible
+            say(f"rerail: the live view broke ({type(error).__name__}: {error}); going on in lines")
+            self._tell_the_rest()
+
+    def _tell_the_rest(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            if isinstance(item, tuple):
+                say(f"{clock(item[1].at)}  {sentence(item[1])}")
+            elif isinstance(item, str):
+                say(f"rerail: {item}")
 
     def _draw_until_closed(self) -> None:
         due, tick = 0.0, 0
@@ -123,6 +138,13 @@ class LiveView:
         self._screen.draw(lambda width, height: board.lines(frame, width, height), last=not live)
 
 
+def _in_background() -> bool:
+    try:
+        return os.tcgetpgrp(STDERR) != os.getpgrp()
+    except OSError:
+        return False
+
+
 class _Screen:
     """The terminal, by way of rich, which is imported only here."""
 
@@ -133,13 +155,29 @@ class _Screen:
         self._console = Console(
             stderr=True, no_color=not look.colour, highlight=False, markup=False, emoji=False, force_terminal=True
         )
-        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
-        self._live.start()
+        self._last = time.monotonic()
+        self._live = self._begin(Live)
+
+    def _begin(self, live: Any) -> Any:
+        """A picture below whatever is on the screen now. The cursor stays: a killed process could not bring it back."""
+        with contextlib.suppress(IndexError):  # there is none before the first
+            self._console.clear_live()
+        begun = live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        begun.start()
+        self._console.show_cursor(True)  # noqa: FBT003 - rich's signature
+        return begun
 
     def draw(self, lines: Callable[[int, int], list[Line]], *, last: bool) -> None:
         from rich.console import Group
         from rich.text import Text
 
+        if _in_background():
+            self._last = float("-inf")
+            return
+        now = time.monotonic()
+        if now - self._last > AWAY_SECONDS:  # we were stopped, or in the background: others wrote here since
+            self._live = self._begin(type(self._live))
+        self._last = now
         width, height = self._size()
         # What stays on the screen may be longer than it: it can be scrolled back to.
         made = lines(width, 10_000 if last else max(height - 1, 2))

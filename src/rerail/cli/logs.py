@@ -15,13 +15,13 @@ from rerail.cli.options import complete_step, find_run, open_store, run_argument
 from rerail.cli.output import printable, say
 from rerail.cli.terminal import Look, out_look
 from rerail.errors import UsageError
-from rerail.executors.output import LOG_BYTES, ORDER
+from rerail.executors.output import LOG_BYTES, ORDER, RESTS
 from rerail.stores.directory import DirectoryStore
 
 POLL_SECONDS = 0.1
 PIECE = 1 << 20
 
-_NAME = re.compile(r"(?P<step>.+)\.(?P<attempt>\d+)\.(?P<stream>out|err)(?P<rest>\.rest)?")
+_NAME = re.compile(r"(?P<step>.+)\.(?P<attempt>\d+)\.(?P<stream>out|err)(?P<rest>\.rest2?)?")
 _COLOURS = ("cyan", "green", "yellow", "")
 
 
@@ -94,15 +94,21 @@ class LogReader:
         """What else there is by now: not noted down yet, or never."""
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self._directory), key=self._age):
-                if self._wanted(name) and not name.endswith(".rest"):
+                if self._wanted(name) and not name.endswith(RESTS):
                     yield from self._take(name, LOG_BYTES)
 
     def rests(self) -> Iterator[tuple[str, bytes]]:
         """The ends of logs that were too long to be kept whole."""
         with contextlib.suppress(OSError):
-            for name in sorted(os.listdir(self._directory)):
-                if self._wanted(name) and name.endswith(".rest"):
-                    yield from self._take(name, LOG_BYTES * 2)
+            rests = [name for name in os.listdir(self._directory) if self._wanted(name) and name.endswith(RESTS)]
+            for name in sorted(rests, key=self._continues_at):
+                yield from self._take(name, LOG_BYTES * 2)
+
+    def _continues_at(self, name: str) -> int:
+        with contextlib.suppress(OSError), open(os.path.join(self._directory, name), "rb") as file:
+            found = re.search(rb"after byte (\d+)", file.readline(200))
+            return int(found[1]) if found else 0
+        return 0
 
     def _age(self, name: str) -> float:
         with contextlib.suppress(OSError):
@@ -145,10 +151,10 @@ class _Printer:
 
     def _line(self, name: str, line: bytes) -> None:
         if not self._raw:
-            line = printable(line.decode(errors="replace")).encode()
+            line = printable(line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]).encode()
         if self._prefix:
-            step = name.rsplit(".", 2)[0].removesuffix(".out").removesuffix(".err")
-            step = step.rsplit(".", 1)[0] if name.endswith(".rest") else step
+            match = _NAME.fullmatch(name)
+            step = match["step"] if match else name
             colour = self._colours.setdefault(step, _COLOURS[len(self._colours) % len(_COLOURS)])
             line = self._look.paint(f"{step} | ", colour).encode() + line
         sys.stdout.buffer.write(line + b"\n")

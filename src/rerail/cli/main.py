@@ -10,6 +10,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from typing import Any
 
 import click
@@ -105,6 +106,8 @@ def _fill_standard_streams() -> None:
 def call(arguments: list[str]) -> int:
     """Run one command; return its exit code. Never raises but for `--debug`."""
     debug = "--debug" in arguments
+    if not arguments or arguments[0] == "help":
+        arguments = [*arguments[1:], "--help"]
     try:
         return _called(arguments)
     except Exception as error:
@@ -122,7 +125,7 @@ def _called(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except RerailError as error:
         if debug:
-            raise
+            traceback.print_exc()
         complain(error.message, error.hint)
         return error.exit_code
     except click.exceptions.Abort:
@@ -133,8 +136,8 @@ def _called(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         if debug:
-            raise
-        where = f"{error.filename}: " if error.filename else ""
+            traceback.print_exc()
+        where = f"{error.filename}: " if error.filename else "what was to be printed: "
         complain(f"{where}{error.strerror}", "the same command, once that is put right")
         return 1
     except click.exceptions.Exit as request:
@@ -147,7 +150,7 @@ def _called(arguments: list[str]) -> int:
 
 def complain(message: str, hint: str) -> None:
     """What happened and what to type next, on stderr, whatever state stderr is in."""
-    lines = [one_line(line, 1000) for line in f"rerail: {message}".split("\n")]
+    lines = [one_line(line, 1000) for line in f"rerail: {message}".replace("\t", "  ").split("\n")]
     if hint:
         lines.append(one_line(f"  next: {hint}", 1000))
     try:

@@ -113,7 +113,7 @@ class Portrait:
             return []
         head = f"error  {error.step}: {error.message}"
         lines = without_escapes(error.traceback or error.stderr_tail).splitlines()[-SHOWN_LINES:]
-        shown = [fitted(one_line(line, 2000), max(self._look.width - 4, 8), self._look) for line in lines]
+        shown = [fitted(one_line(line, 2000), self._look.room(4), self._look) for line in lines]
         return [self._look.paint(one_line(head, 1000), "red"), *(f"  | {line}" for line in shown)]
 
 

@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from rerail import api, processes
-from rerail.cli.durations import seconds
 from rerail.cli.options import (
     base_dir,
     find_run,
@@ -25,7 +24,7 @@ from rerail.cli.options import (
 )
 from rerail.cli.output import STDERR, outlet, say
 from rerail.cli.show_run import Shown
-from rerail.cli.story import say_failure, say_plan
+from rerail.cli.story import say_failure, say_other_failures, say_plan, say_sum
 from rerail.cli.terminal import look_of
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
@@ -222,15 +221,14 @@ def _conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
             unit = result.state.unit((result.state.error.step, None))
             look = look_of(STDERR)
             logs = f"rerail logs {run_id} {result.state.error.step}{reach(store)}"
+            say_other_failures(result.state, result.state.error.step)
+            say_sum(run_id, "failed", result.state)
             say_failure(result.state.error, unit.output, logs, resume_hint, look)
         else:
             say(f"  next: {resume_hint}")
         return EXIT_STEP_FAILED
     if not quiet:
-        state = result.state
-        both = state.started_at and state.updated_at
-        elapsed = (state.updated_at - state.started_at).total_seconds() if both else 0.0  # type: ignore[operator]
-        say(f"rerail: run {run_id} completed in {seconds(max(elapsed, 0.0))}")
+        say_sum(run_id, "completed", result.state)
     return 0
 
 

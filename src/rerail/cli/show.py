@@ -14,19 +14,18 @@ from rerail.cli.options import find_run, json_option, open_store, run_argument, 
 from rerail.cli.output import printable, say
 from rerail.cli.portrait import Portrait, next_command
 from rerail.cli.sentences import sentence
-from rerail.cli.summaries import owner_fields, summaries
+from rerail.cli.summaries import STATUSES, owner_fields, summaries
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import STYLES, Look, out_look
 from rerail.core.state import shown_status
-
-STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
+from rerail.errors import UsageError
 
 # The names of the state that only resume needs; people and scripts are not shown them.
-_INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipeline_sha256")
+_INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipeline_sha256", "finished_seq")
 
 
 @click.command(name="list", epilog="Example: rerail list --status crashed")
-@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only such runs; repeatable.")
 @click.option("--pipeline", help="Only runs of this pipeline.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Only runs with this label; repeatable.")
 @click.option("--resumable", is_flag=True, help="Only runs that can be resumed.")
@@ -34,7 +33,7 @@ _INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipel
 @json_option("An array of runs, newest first.")
 @store_option()
 def list_runs(
-    status: str | None,
+    statuses: tuple[str, ...],
     pipeline: str | None,
     labels: tuple[str, ...],
     resumable: bool,
@@ -44,10 +43,12 @@ def list_runs(
 ) -> int:
     """List the runs, newest first."""
     store = open_store(store_url)
+    if bad := [label for label in labels if "=" not in label]:
+        raise UsageError(f"--label {bad[0]!r}: not NAME=VALUE", hint="rerail list --help")
     pairs = [label.partition("=")[::2] for label in labels]
 
     def wanted(row: dict[str, Any]) -> bool:
-        if status not in (None, row["status"]) or pipeline not in (None, row["pipeline"]):
+        if (statuses and row["status"] not in statuses) or pipeline not in (None, row["pipeline"]):
             return False
         return (row["resumable"] or not resumable) and all(row["labels"].get(key) == value for key, value in pairs)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rerail.cli.durations import dollars, seconds
 from rerail.cli.output import say, say_raw
-from rerail.cli.tables import Cell, fitted, table
+from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look
 from rerail.core import events as ev
 from rerail.core.plan import Plan
@@ -77,8 +79,36 @@ def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, lo
     for line in table(rows, look, indent="  "):
         say_raw(bar + line[1:])
     for line in _last_lines(error, output):
-        say_raw(f"{bar}   {fitted(one_line(line, 2000), max(look.width - 4, 8), look)}")
+        for piece in textwrap.wrap(one_line(line, 4000), look.room(4), drop_whitespace=False) or [""]:
+            say_raw(f"{bar}   {piece}")
     say_raw(look.paint("╰─ ", "red") + f"next: {look.paint(next_command, 'bold')}")
+
+
+def say_sum(run_id: str, status: str, state: RunState) -> None:
+    """How it all came out, in one line."""
+    units = [unit for (step, item), unit in state.units.items() if item is None and step not in state.hooks]
+    counts = {
+        "completed": sum(unit.status == "completed" for unit in units),
+        "failed": sum(unit.status == "failed" and not unit.allowed for unit in units),
+        "failed, which is allowed": sum(unit.status == "failed" and unit.allowed for unit in units),
+        "skipped": sum(unit.status == "skipped" for unit in units),
+    }
+    counts["not run"] = max(state.steps - sum(counts.values()), 0)
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    cost = sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values())
+    both = state.started_at and state.updated_at
+    elapsed = max((state.updated_at - state.started_at).total_seconds(), 0.0) if both else 0.0  # type: ignore[operator]
+    after = "in" if status == "completed" else "after"
+    plain = status == "completed" and counts["completed"] == state.steps
+    rest = "" if plain else f": {told}"
+    say(f"rerail: run {run_id} {status} {after} {seconds(elapsed)}{rest}{f', {dollars(cost)}' if cost else ''}")
+
+
+def say_other_failures(state: RunState, shown: str) -> None:
+    """What failed besides the failure that was shown."""
+    for (step, item), unit in state.units.items():
+        if item is None and step != shown and unit.status == "failed" and not unit.allowed and unit.retry_at is None:
+            say(f"rerail: also failed: {step}: {unit.error.message if unit.error else ''}")
 
 
 def _say_failure_plainly(error: ev.Failure, output: str, logs: str) -> None:

@@ -15,6 +15,8 @@ from rerail.ports import Ownership
 from rerail.stores import index
 from rerail.stores.directory import DirectoryStore
 
+STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
+
 
 def summaries(store: DirectoryStore, run_ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """One row for each run; a run that cannot be read is listed as what it is."""

@@ -12,6 +12,7 @@ from rerail.text import one_line
 Cell = tuple[str, str]  # text, style
 _GAP = "  "
 _LEAST = 8  # columns that a cut cell keeps
+_NARROWEST = 3
 
 
 def table(rows: Sequence[Sequence[Cell]], look: Look, *, indent: str = "", cut: int = -1) -> list[str]:
@@ -23,6 +24,8 @@ def table(rows: Sequence[Sequence[Cell]], look: Look, *, indent: str = "", cut: 
     room = look.width - len(indent) - len(_GAP) * (len(widths) - 1)
     if look.width and sum(widths) > room:
         widths[cut] = max(room - (sum(widths) - widths[cut]), _LEAST)
+        while sum(widths) > room and max(widths) > _NARROWEST:  # then whatever is widest gives way too
+            widths[widths.index(max(widths))] -= 1
     return [indent + _line(row, widths, look) for row in cells]
 
 

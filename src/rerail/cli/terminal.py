@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 
 NARROWEST = 20
-USUAL_WIDTH = 100  # where nobody can tell: files and pipes have no width
 
 _CODES = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1", "": ""}
 
@@ -21,13 +20,17 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     live: bool = False  # lines can be drawn again
     colour: bool = False
     unicode: bool = True
-    width: int = USUAL_WIDTH
+    width: int = 0  # columns; 0 where there is no end of a line
     height: int = 24
     ci: Literal["", "plain", "github"] = ""
 
     def paint(self, text: str, style: str) -> str:
         """Text in a style, where there are any."""
         return f"\033[{_CODES[style]}m{text}\033[0m" if self.colour and style and text else text
+
+    def room(self, taken: int) -> int:
+        """How many columns are left in a line."""
+        return max(self.width - taken, 8) if self.width else 100_000
 
     def symbol(self, status: str) -> str:
         """One character for a status."""
@@ -74,7 +77,7 @@ def look(environ: Mapping[str, str], *, tty: bool, width: int, height: int = 24)
         live=tty and not dumb and not ci,
         colour=not environ.get("NO_COLOR") and (forced or (tty and not dumb)),
         unicode="utf" in locale.lower(),
-        width=max(width, NARROWEST),
+        width=max(width, NARROWEST) if width else 0,
         height=height,
         ci=ci,
     )
@@ -88,7 +91,7 @@ def look_of(fd: int) -> Look:
     except OSError:
         tty, size = False, os.terminal_size((0, 0))
     columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdigit() and int(columns) else size.columns or USUAL_WIDTH
+    width = int(columns) if tty and columns.isdigit() and int(columns) else size.columns
     return look(os.environ, tty=tty, width=width, height=size.lines or 24)
 
 

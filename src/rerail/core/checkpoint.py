@@ -98,6 +98,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     last_event: str = ""
     last_unit: Unit | None = None
     last_completed: Unit | None = None
+    finished_seq: int = 0
 
 
 def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason: Reason | None = None) -> Checkpoint:
@@ -137,6 +138,7 @@ def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason
         resumable=state.status != "completed",
         status_reason=state.reason,
         seq=state.seq,
+        finished_seq=state.finished_seq,
         lives=state.lives,
         pipeline_sha256=state.pipeline_sha256,
         options=state.options,
@@ -153,6 +155,7 @@ def state_of(checkpoint: Checkpoint) -> RunState:
     return RunState(
         status=checkpoint.status,
         seq=checkpoint.seq,
+        finished_seq=checkpoint.finished_seq,
         lives=checkpoint.lives,
         pipeline_sha256=checkpoint.pipeline_sha256,
         options=checkpoint.options,

@@ -52,8 +52,11 @@ def clean_up(step: Step, state: RunState) -> Rest:
     is allowed nothing else would ever repeat it.
     """
     unit = state.unit((step.id, None))
-    if not step.on_failure or unit.status != "failed" or unit.retry_at is not None:
+    if not step.on_failure or unit.status in ("completed", "skipped"):
         return Rest()
+    if unit.status != "failed" or unit.retry_at is not None:
+        asked = unknown(step.on_failure, state)  # from an earlier failure, and nobody has answered since
+        return Rest(step.on_failure, asked[0]) if asked else Rest()
     return rest(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed)
 
 
@@ -71,10 +74,14 @@ def ending_was_cut_off(pipeline: Pipeline, state: RunState) -> bool:
 
 
 def _newest_start(pipeline: Pipeline, state: RunState) -> int:
-    return max((state.unit((step.id, None)).started_seq for step in pipeline.steps), default=0)
+    """When anything else last began, or the run last ended: what follows it are its last hooks."""
+    last = {hook.id for hook in pipeline.finally_}
+    started = (unit.started_seq for (step, _), unit in state.units.items() if step not in last)
+    return max(state.finished_seq, *started, 0)
 
 
 def _ended(unit: UnitState, *, failed_counts: bool) -> bool:
     return unit.status in ("completed", "skipped") or (
-        unit.status == "failed" and unit.retry_at is None and (failed_counts or unit.allowed)
+        # Failed by a person's word, it has no error, and is to be repeated.
+        unit.status == "failed" and unit.retry_at is None and unit.error is not None and (failed_counts or unit.allowed)
     )

@@ -48,6 +48,9 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
     cwd = template.render(step.cwd, inner)
     match step.action:
         case Run(script=script):
+            for name, value in env.items():
+                if holes.has_holes(value) and shellvalues.may_run(settled[name], script):
+                    raise ExpressionError(f"env `{name}`: {shellvalues.WHY_REFUSED}")
             text, values = shell(script, inner)
             return Rendered(action=Run(script=text), env=settled, cwd=cwd, values=values)
         case Python(target=target, arguments=arguments):

@@ -23,6 +23,8 @@ MARK = "\0"  # cannot occur in a script
 
 _LEADING = ("if", "then", "else", "elif", "while", "until", "do", "!", "time")
 MOST_NESTED = 50
+MOST_DOCUMENTS = 200
+MOST_IN_BRACES = 10_000  # characters of one ${…}
 _BLANK = " \t\n;&|()<>"
 _DEFAULTING = re.compile(r"[#!]?[\w@*?$!-]+(\[[^\]]*\])?:?[-=?+]")
 _SLICING = re.compile(r"!?[\w@*?$!#-]+(\[[^\]]*\])?:(?![-=?+])")
@@ -52,7 +54,7 @@ class _Frame(msgspec.Struct):
     quoted: bool = False  # for param: whether it stands inside double quotes
     depth: int = 0  # open parentheses of arithmetic
     cases: int = 0  # open `case … in`
-    pending: list[Document] = []  # here-documents whose bodies begin after this line
+    pending: tuple[Document, ...] = ()  # here-documents whose bodies begin after this line
 
 
 def slots(literals: Sequence[str]) -> Places:
@@ -76,6 +78,7 @@ class _Lexer:
         self._at = at
         self._stack = [_Frame(frame, at)]
         self._slots: list[Place] = []
+        self._documents = 0
         self._word_start = True
         self._command_start = True
         self._around = Surroundings(text)
@@ -101,7 +104,9 @@ class _Lexer:
         if char == MARK:
             self._hole("bare")
             self._word_start = self._command_start = False
-        elif char == "#" and self._word_start and not self._around.in_test(self._at):
+        elif (
+            char == "#" and self._word_start and not (self._text[self._at - 1] == "(" and self._around.in_test(self._at))
+        ):
             self._comment()
         elif char == "\n":
             self._at += 1
@@ -121,6 +126,10 @@ class _Lexer:
             self._command_start = self._word_start and self._keyword(frame)
             self._word_start = False
             self._at = self._skip(_ORDINARY, self._at + 1)
+
+    def _is_pattern(self) -> bool:
+        """Whether `(#` stands in a pattern of `[[ … =~ … ]]`, where it begins no comment."""
+        return self._text[self._at - 1 : self._at] == "(" and self._around.in_test(self._at)
 
     def _quoting(self, char: str) -> bool:
         """Backslash, quotes and substitutions, as they are outside quotes."""
@@ -298,7 +307,7 @@ class _Lexer:
         if self._text.startswith("<<<", self._at):
             self._at += 3
             return True
-        if self._around.in_subscript(self._at):
+        if not self._text.startswith("<<", self._at) or self._around.in_subscript(self._at):
             return False  # a[1<<2] shifts
         try:
             document = opening(self._text, self._at)
@@ -306,10 +315,13 @@ class _Lexer:
             raise Misplaced(len(self._slots), str(error)) from None
         if document is None:
             return False
+        self._documents += 1
+        if self._documents > MOST_DOCUMENTS:
+            raise Misplaced(0, f"more than {MOST_DOCUMENTS} here-documents in a script with expressions")
         if MARK in document.delimiter:
             raise Misplaced(len(self._slots), "an expression cannot be the delimiter of a here-document")
         self._at = document.end
-        frame.pending = [*frame.pending, document]
+        frame.pending = (*frame.pending, document)
         return True
 
     def _bodies(self, frame: _Frame) -> None:
@@ -325,7 +337,7 @@ class _Lexer:
                 inner._slots, inner.edits = self._slots, self.edits
                 inner.slots()
             self._at = after
-        frame.pending = []
+        frame.pending = ()
 
     def _unquote(self, document: Document, body: str) -> None:
         """Rewrite a here-document that expands nothing as one in which only the expressions are expanded."""
@@ -342,6 +354,8 @@ class _Lexer:
     def _hole(self, place: Place) -> None:
         if self._text[self._at - 1 : self._at] == "\\" and place in ("bare", "double") and not self._is_escaped():
             raise Misplaced(len(self._slots), "an expression cannot follow a backslash")
+        if any(frame.kind == "param" and self._at - frame.start > MOST_IN_BRACES for frame in self._stack):
+            raise Misplaced(len(self._slots), f"more than {MOST_IN_BRACES} characters in one ${{…}}")
         quoted_from = self._quoted_from()
         in_document = self._stack[0].kind == "heredoc" and all(frame.kind != "sub" for frame in self._stack)
         if self._calculates(quoted_from, in_document=in_document):

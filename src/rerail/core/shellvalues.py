@@ -21,32 +21,56 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LONE_DOLLAR = re.compile(r"(?:^|[^\\$])(?:\\\\)*(?:\$\$)*\$$")
 
 _EVALUATING = re.compile(
-    r"\(\(|\$\[|\[\[|\w\[|=\(|\s-v\s|\bwait\s+-p\b|\b(?:RANDOM|OPTIND|SECONDS|LINENO|HISTCMD)="
+    r"\(\(|\$\[|\[\[|\w\[|=\(|\$\{!|\$\{[^}\n]*?(?::(?![-=?+])|@P)|\s-v\s|\bwait\s+-p\b|\b(?:RANDOM|OPTIND|SECONDS|LINENO|HISTCMD)="
     r"|\b(?:let|declare|typeset|local|export|readonly|read|unset|mapfile|readarray|getopts)\b"
 )
 _DECLARING = r"\b(?:declare|typeset|local|export|readonly)\b"
 _LISTING = re.compile(rf"{_DECLARING}[^\n]*?\s-\w*[aA]|=\([\s\S]*?{_DECLARING}")
+_NAMED_BY_SCRIPT = re.compile(
+    r"(?:\b(?:unset|let|read|mapfile|readarray|printf\s+-v|test\s+-v|\[\s+-v)|"
+    rf"{_DECLARING})[^\n;&|]*?\w\[[^\]\n]*[$\0]|@P\}}"
+)
 _ARITHMETIC = re.compile(r"[\w\s+*/%<>=!~&|^?:,()\[\]$@#-]*", re.ASCII)
-_NAME_WITH_SUBSCRIPT = re.compile(r"\w\[", re.ASCII)
+_BRACKETS_AND_COMMANDS = re.compile(r"\[|\]|\$\(|`|\$\{")
 _COMMAND = re.compile(r"\$\(|`|\$\{")
-_LIST = re.compile(r"\s*\((?:[^$`]|\$(?!\())*(?:\$\(|`)")
+_LIST = re.compile(r"\s*\((?:[^$`<>]|[$<>](?!\())*(?:[$<>]\(|`)")
 _TWO_WORDS = re.compile(r"\w\s+\w")
+
+
+WHY_REFUSED = (
+    "the value looks like a subscript or a list with a command in it, which a shell may run in a script that calculates"
+    " or takes names; hand it over in a file"
+)
 
 
 class Refused(ValueError):
     """A value that would be delivered unharmed but could run where the shell evaluates variables."""
 
 
-def _may_run(value: str, script: str) -> bool:
+def may_run(value: str, script: str) -> bool:
     """Whether a shell could execute something in this value, should it ever calculate with it or take it for a name."""
     if _LIST.match(value) and _LISTING.search(script):
         return True
+    if _COMMAND.search(value) and _NAMED_BY_SCRIPT.search(script):
+        return True  # as in unset "m[$value]"
+    return _has_live_subscript(value) and _EVALUATING.search(script) is not None
+
+
+def _has_live_subscript(value: str) -> bool:
+    """Whether it is arithmetic as far as a name with a subscript that holds a command."""
     arithmetic = _ARITHMETIC.match(value)
-    subscript = _NAME_WITH_SUBSCRIPT.search(value, 0, arithmetic.end() if arithmetic else 0)
-    if subscript is None or not _COMMAND.search(value, subscript.end()):
-        return False
-    # Two words in a row are no arithmetic: prose never gets that far.
-    return not _TWO_WORDS.search(value, 0, subscript.start()) and _EVALUATING.search(script) is not None
+    depth, opening = 0, 0
+    for found in _BRACKETS_AND_COMMANDS.finditer(value, 0, arithmetic.end() + 1 if arithmetic else 0):
+        if found[0] == "[":
+            opening = opening if depth else found.start()
+            depth += 1
+        elif found[0] == "]":
+            depth = max(depth - 1, 0)
+        elif depth:
+            before = value[:opening]
+            # Two words in a row are no arithmetic: prose never gets that far.
+            return (before[-1:].isidentifier() and not _TWO_WORDS.search(before)) or before[-1:].isdigit()
+    return False
 
 
 def fill(places: Places, values: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -60,11 +84,8 @@ def fill(places: Places, values: Sequence[str]) -> tuple[str, dict[str, str]]:
         if place == "arithmetic":
             script.append(_number(value, script[-1]))
         elif place != "comment":
-            if _may_run(value, places.text):
-                raise Refused(
-                    "the value looks like a subscript or a list with a command in it, which a shell may run in a script"
-                    " that calculates or takes names; hand it over in a file"
-                )
+            if may_run(value, places.text):
+                raise Refused(WHY_REFUSED)
             if place in ("bare", "double") and _LONE_DOLLAR.search(script[-1]):
                 script[-1] = script[-1][:-1] + "\\$"  # it would make `$$` or `$"` of what follows
             variables[name] = value

@@ -98,6 +98,7 @@ class RunState(msgspec.Struct, kw_only=True):
     started_at: datetime | None = None
     updated_at: datetime | None = None
     finished_at: datetime | None = None
+    finished_seq: int = 0  # journal position of the latest end that was recorded
     error: Failure | None = None
     last_event: str = ""  # tag and unit of the last unit event: what checkpoint.json calls its state
     last_unit: Unit | None = None
@@ -151,6 +152,7 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
         case ev.RunFinished():
             status = event.status
             state.finished_at = event.at
+            state.finished_seq = state.seq + 1
     state.status = status
 
 

@@ -16,7 +16,7 @@ import msgspec
 from rerail.core import holes
 
 MAX_TEXT = 2_000_000
-MAX_EXPRESSION = 5_000
+MAX_EXPRESSION = 2_000
 FILTERS = tuple(
     "abs default dictsort first float int items join last length list lower map max min reject rejectattr replace"
     " reverse round select selectattr sort string sum title tojson trim unique upper".split()

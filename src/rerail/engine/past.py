@@ -71,7 +71,8 @@ class Past:
         if left.ask:
             self._schedule.asked.append(left.ask)
         else:
-            start_anew(self._recorder, self._clock, self._schedule.start_hooks(left.hooks))
+            start_anew(self._recorder, self._clock, self._schedule.chain(left.hooks))
+            self._make_ready(left.hooks[0].id)
 
     def _make_ready(self, step_id: str) -> None:
         """Ready now, or when the wait is over that an earlier life had begun before a retry."""

@@ -213,6 +213,8 @@ class Runner:
         if not again:
             self._stop_signal = received[0]
             self._stop_starting(f"stopped by {received[0].name}")
+            if self._running:
+                self._recorder.warn(f"{received[0].name}: ending what runs, in {STOP_GRACE:g} s at most; again: now")
         self._executor.stop(0.0 if again or len(received) > 1 else STOP_GRACE)
 
     def _stop_starting(self, reason: str) -> None:
@@ -294,7 +296,8 @@ class Runner:
             return
         start_anew(self._recorder, self._clock, self._schedule.fail(step))
         if step.allow_failure:
-            self._schedule.settle(step, self._state.unit(outcome.unit))
+            if step.id not in self._schedule.hooks:  # the next hook was released by its failure already
+                self._schedule.settle(step, self._state.unit(outcome.unit))
             return
         self._failed.add(step.id)
         if self._job.options.fail_fast and not self._final_status:

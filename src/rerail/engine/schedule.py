@@ -101,10 +101,15 @@ class Schedule:
 
     def start_hooks(self, hooks: tuple[Step, ...]) -> list[Step]:
         """These hooks one after the other, the first of them now."""
+        if hooks:
+            self._ready.append(hooks[0].id)
+        return self.chain(hooks)
+
+    def chain(self, hooks: tuple[Step, ...]) -> list[Step]:
+        """These hooks one after the other, once the first is ready."""
         self._after |= {hook.id: following.id for hook, following in pairwise(hooks)}
         if hooks:
             self._after.pop(hooks[-1].id, None)
-            self._ready.append(hooks[0].id)
         return list(hooks)
 
     def halt(self) -> None:

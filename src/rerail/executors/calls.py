@@ -112,7 +112,8 @@ def call(attempt: Attempt, work: FunctionWork) -> Outcome:
 
 def _message(error: BaseException) -> str:
     try:
-        return clean(str(error)) or type(error).__name__
+        text = clean(str(error))
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
     except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
         return type(error).__name__
 

@@ -55,7 +55,7 @@ def of_process(attempt: Attempt, ending: Ending, logs: tuple[OutputLog, OutputLo
         return Outcome(status="failed", type="CheckFailed", message=f"check {how}: {ending.check}", **common)
     if handed.raised is not None:
         raised = handed.raised
-        message = clean(raised.message) or raised.type
+        message = f"{raised.type}: {clean(raised.message)}" if raised.message else raised.type
         return Outcome(status="failed", type=raised.type, message=message, traceback=clean(raised.traceback), **common)
     if code == -signal.SIGKILL:
         how += " (by the system when memory ran out, unless somebody did it)"

@@ -13,6 +13,7 @@ LOG_BYTES = 16 * 1024 * 1024  # of the beginning, and again of the end
 TAIL_BYTES = 4096
 TAIL_LINES = 20
 READ_BYTES = 64 * 1024
+RESTS = (".rest2", ".rest")  # endings of what follows the beginning of a long log, in turn
 ORDER = "order"  # the name of the file that says in which order the others were written
 ORDER_SECONDS = 0.05
 
@@ -120,8 +121,8 @@ class OutputLog:
             room = LOG_BYTES
 
     def _turn_over(self) -> None:
-        """The beginning stays; after it only the newest part is kept, in a second file that starts anew."""
+        """The beginning stays; after it the newest parts are kept, in two files that take turns."""
         os.close(self._fd)
-        self._fd = self._open_log(self._name + ".rest")
+        self._fd = self._open_log(self._name + RESTS[self._written // LOG_BYTES % 2])
         os.truncate(self._fd, 0)
         os.write(self._fd, b"[rerail: the log continues here after byte %d]\n" % self._written)

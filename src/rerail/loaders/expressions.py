@@ -12,7 +12,7 @@ from rerail.loaders.fields import Fields, Problems
 MAX_SCRIPT = 1_000_000
 MAX_HOLES = 2_000
 COMPLEX = 30  # how much more work an expression is that is more than names with dots
-MAX_WORK = 100_000
+MAX_WORK = 200_000
 
 
 class Expressions:
@@ -86,7 +86,8 @@ class Expressions:
 
     def _check(self, expression: str, node: Node, offset: int) -> None:
         before = self._problems.work
-        self._problems.work += 1 if template.is_path(expression) else COMPLEX + len(expression)
+        # Parsing one takes longer than in proportion to its length.
+        self._problems.work += 1 if template.is_path(expression) else COMPLEX + len(expression) ** 2 // 50
         if before <= MAX_WORK:
             wrong = template.check(expression, self._known)
             if self._problems.work > MAX_WORK:

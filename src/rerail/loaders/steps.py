@@ -58,10 +58,10 @@ class StepReader:
         """The steps of the pipeline, their needs resolved and their expressions checked."""
         needed: list[tuple[str, Node]] = []
         steps = self._list(node, "step", needed)
-        if not self._check_needs(steps, needed):
-            return steps
-        ancestors = Ancestors({step.id: step.needs for step in steps})
         names = {step.id for step in steps}
+        if not self._check_needs(steps, needed):  # whatever else is wrong can still be told
+            return tuple(self._checked(step, Known(params=self._params, steps=names, all_steps=names)) for step in steps)
+        ancestors = Ancestors({step.id: step.needs for step in steps})
         return tuple(
             self._checked(step, Known(params=self._params, steps=ancestors.of(step.id), all_steps=names))
             for step in steps
@@ -114,7 +114,7 @@ class StepReader:
         step_id = fields.text("id") or default_id
         if not _ID.fullmatch(step_id):
             where = fields.get("id") or fields.node
-            self._problems.add(where, f"{step_id[:70]!r} cannot be a step id: letters, digits, _ . -")
+            self._problems.add(where, f"{step_id[:70]!r} cannot be a step id: at most 64 letters, digits, _ . -")
         fields.what = f"step `{step_id[:70]}`"
         needs = fields.names("needs")
         needed += needs or ()
@@ -271,6 +271,9 @@ def _retry_on(node: Node | None, problems: Problems) -> tuple[str | int, ...]:
     if node is None:
         return ()
     wanted: list[str | int] = []
+    if isinstance(node.value, list) and len(node.value) > MOST_CHECKS:
+        problems.add(node, f"{len(node.value)} conditions in `on` of `retry`; {MOST_CHECKS} at most")
+        return ()
     for child in node.value if isinstance(node.value, list) else [node]:
         value = child.value
         if isinstance(value, bool) or not isinstance(value, str | int):
