@@ -137,6 +137,8 @@ class _Printer:
 
     def put(self, name: str, data: bytes) -> None:
         self.printed = True
+        for other in [other for other in self._pending if name != other and name.startswith(other)]:
+            self._line(other, self._pending.pop(other))  # a long log goes on in another file
         *lines, rest = (self._pending.pop(name, b"") + data).split(b"\n")
         for line in lines:
             self._line(name, line)
