@@ -101,15 +101,32 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     finished_seq: int = 0
 
 
-def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason: Reason | None = None) -> Checkpoint:
-    """Everything about the run as one value. `reason` is why it is taken now; by default what happened last."""
-    index = {step.id: position for position, step in enumerate(pipeline.steps)}
+class Outline(msgspec.Struct, frozen=True):
+    """What every checkpoint of a pipeline needs of it: worked out once, as one is taken again and again."""
+
+    units: list[Unit]
+    index: dict[str, int]
+    commands: dict[str, str]
+
+
+def outline_of(pipeline: Pipeline) -> Outline:
+    """The outline of a pipeline."""
     hooks = (*(hook for step in pipeline.steps for hook in step.on_failure), *pipeline.finally_)
-    commands = {step.id: step.command for step in (*pipeline.steps, *hooks)}
-    units: list[tuple[Unit, UnitState]] = [((step.id, None), state.unit((step.id, None))) for step in pipeline.steps]
+    return Outline(
+        [(step.id, None) for step in pipeline.steps],
+        {step.id: position for position, step in enumerate(pipeline.steps)},
+        {step.id: step.command for step in (*pipeline.steps, *hooks)},
+    )
+
+
+def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, reason: Reason | None = None) -> Checkpoint:
+    """Everything about the run as one value. `reason` is why it is taken now; by default what happened last."""
+    outline = of if isinstance(of, Outline) else outline_of(of)
+    index, commands = outline.index, outline.commands
+    units = [(unit, state.unit(unit)) for unit in outline.units]
+    waiting = next((unit[0] for unit, known in units if not known.settled), None)
     units += [(unit, known) for unit, known in state.units.items() if unit[1] is not None or unit[0] not in index]
     steps = [_step_record(unit, known, index, commands) for unit, known in units]
-    waiting = [step.id for step in pipeline.steps if not state.unit((step.id, None)).settled]
     phase, why = _phase(state, index)
     return Checkpoint(
         version=FORMAT,
@@ -131,7 +148,7 @@ def checkpoint_of(header: RunHeader, pipeline: Pipeline, state: RunState, reason
         duration_seconds=_elapsed(state),
         steps=steps,
         last_completed_step=name(state.last_completed) if state.last_completed else None,
-        next_step=waiting[0] if waiting else None,
+        next_step=waiting,
         total_cost_usd=_total(state, ("cost_usd",)),
         total_tokens=total_tokens(state),
         error=state.error,

@@ -53,6 +53,8 @@ def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun", start:
     `start` is the step a person wants to start from: it and what depends on it run in any case, and in a run that
     has not begun everything else is skipped.
     """
+    if not state.units and not start:
+        return Plan(decisions=tuple(_pending(step, UnitState()) for step in pipeline.steps))
     steps = {step.id: step for step in pipeline.steps}
     forced = downstream({step.id: step.needs for step in pipeline.steps}, [start]) if start else set()
     hooks = set(pipeline.hooks)

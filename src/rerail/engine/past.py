@@ -29,7 +29,10 @@ class Past:
     def settle(self) -> None:
         self._end_cut_off()
         decisions = {decision.step: decision for decision in self._job.plan.decisions}
-        for step_id in topological({step.id: step.needs for step in self._job.pipeline.steps}):
+        order = [step.id for step in self._job.pipeline.steps]
+        if self._recorder.state.units:  # what is reused must come after what it needs
+            order = topological({step.id: step.needs for step in self._job.pipeline.steps})
+        for step_id in order:
             self._settle(self._schedule.steps[step_id], decisions[step_id])
         self._schedule.asked += unknown(self._job.pipeline.finally_, self._recorder.state)
         for step_id in self._schedule.begin():

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rerail.core.checkpoint import Reason, checkpoint_of
+from rerail.core.checkpoint import Reason, checkpoint_of, outline_of
 from rerail.core.events import Event, StepCompleted, StepFailed
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, apply
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Reporter, RunLog
 
-SNAPSHOT_SHARE = 0.05  # of the time since the last snapshot that the next one may cost
+SNAPSHOT_SHARE = 0.03  # of the time since the last one: the next is larger and must stay below 5 %
 
 
 class Recorder:
@@ -28,7 +28,8 @@ class Recorder:
         self.lost: StateUnwritable | None = None  # why the journal can no longer be written
         self._log = log
         self._header = header
-        self._pipeline = pipeline
+        self._policy = pipeline.checkpoint
+        self._outline = outline_of(pipeline)
         self._reporters = reporters
         self._clock = clock
         self._staged: list[tuple[int, Event]] = []  # in the state, not in the journal
@@ -88,7 +89,7 @@ class Recorder:
             reporter.warn(message)
 
     def snapshot_if_due(self) -> None:
-        """Take a snapshot as long as that costs less than a twentieth of the time since the last one."""
+        """Take a snapshot as long as that costs less than 3 % of the time since the last one."""
         elapsed = self._clock.monotonic() - self._snapshot_end
         if self._snapshot_cost <= elapsed * SNAPSHOT_SHARE:
             self.snapshot()
@@ -104,9 +105,9 @@ class Recorder:
         if self._staged or self._sent or (self.state.seq == self._snapshot_seq and reason is None):
             return
         began = self._clock.monotonic()
-        checkpoint = checkpoint_of(self._header, self._pipeline, self.state, reason)
+        checkpoint = checkpoint_of(self._header, self._outline, self.state, reason)
         try:
-            self._log.save_snapshot(checkpoint, keep=self._pipeline.checkpoint.history)
+            self._log.save_snapshot(checkpoint, keep=self._policy.history)
         except OSError as error:
             if not self._snapshot_broken:
                 self._snapshot_broken = True

@@ -91,7 +91,9 @@ class Schedule:
             return
         self._unfinished.discard(step.id)
         self._lineage[step.id] = lineage_of(step, unit, self._lineage)
-        self._ready.extend(released for released in self._frontier.settle(step.id) if self._may_run(released))
+        for released in self._frontier.settle(step.id):
+            if self._may_run(released):
+                self._ready.append(released)
 
     def fail(self, step: Step) -> list[Step]:
         """A step has failed for good: the hooks that clean up after it, the first of which is ready now."""
@@ -138,7 +140,9 @@ class Schedule:
                 self._ready.append(step)
 
     def _may_run(self, step_id: str) -> bool:
-        return step_id in self._wanted and step_id not in self.asked and step_id not in self._held.values()
+        if self._held and step_id in self._held.values():
+            return False
+        return step_id in self._wanted and step_id not in self.asked
 
 
 def all_steps(pipeline: Pipeline) -> Iterator[Step]:
