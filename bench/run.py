@@ -106,6 +106,12 @@ def row(what: str, mine: float, floor: float, unit: str = "us", limit: str = "")
     )
 
 
+def paired_row(what: str, mine: list[float], floors: list[float]) -> None:
+    """The turn in the middle, each against floors just before and after it: a disk is not equally fast for long."""
+    _, own, floor = sorted((own / floor, own, floor) for own, floor in zip(mine, floors, strict=True))[len(mine) // 2]
+    row(what, own, floor, limit="(at most 1.30)")
+
+
 def in_process(place: Path, sizes: list[int]) -> None:
     print("in-process steps, in a row (floor: one append of two records + fdatasync)")
     drive(place, chain(50, Call(target="f")), "warm-up")
@@ -115,11 +121,12 @@ def in_process(place: Path, sizes: list[int]) -> None:
     )
     for count in sizes:
         floors, mine = [], []
-        for turn in range({100: 15, 1000: 7}.get(count, 3)):
-            floors.append(floor_append(place, min(count, 1000)))
+        for turn in range({100: 15, 1000: 7}.get(count, 5)):
+            before = floor_append(place, min(count, 1000))
             spent = drive(place, chain(count, Call(target="f")), f"n{count}-{turn}")
             mine.append((spent * count - whole) / (count - 1))
-        row(f"{count} steps", statistics.median(mine), statistics.median(floors), limit="(at most 1.30)")
+            floors.append((before + floor_append(place, min(count, 1000))) / 2)
+        paired_row(f"{count} steps", mine, floors)
         written = tree_bytes(place / ".rerail" / "runs" / f"n{count}-0") / count
         print(f"  {'':<44} {written:>10.0f} bytes kept per step")
 
@@ -128,9 +135,10 @@ def shell(place: Path, count: int) -> None:
     print("shell steps, in a row (floor: spawn of the same shell + append + fdatasync)")
     floors, mine = [], []
     for turn in range(7):  # in short turns, as a machine is not equally fast for long
-        floors.append(floor_spawn(place, count))
+        before = floor_spawn(place, count)
         mine.append(drive(place, chain(count, Run(script="true")), f"sh{turn}"))
-    row(f"{count} steps", statistics.median(mine), statistics.median(floors), limit="(at most 1.30)")
+        floors.append((before + floor_spawn(place, count)) / 2)
+    paired_row(f"{count} steps", mine, floors)
 
 
 def start_up(place: Path) -> None:
