@@ -26,8 +26,9 @@ def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
 
 def _extras(step: Step) -> list[object]:
     """What else decides whether and how it completes; empty for most steps."""
-    extras: list[object] = [step.when, step.checks, step.outputs, step.commit_required]
-    return extras if any(extras) else []
+    if not (step.when or step.checks or step.outputs or step.commit_required):
+        return []
+    return [step.when, step.checks, step.outputs, step.commit_required]
 
 
 def _normalised(action: Action) -> Action:

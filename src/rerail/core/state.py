@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -115,9 +115,9 @@ def apply(state: RunState, seq: int, event: Event) -> None:
     if seq != state.seq + 1:
         raise IllegalEvent(f"record {seq} cannot follow record {state.seq}")
     if type(event) in _CHANGES:
-        _apply_unit(state, seq, cast("UnitEvent", event))
+        _apply_unit(state, seq, event)  # type: ignore[arg-type]
     else:
-        _apply_run(state, cast("ev.RunEvent", event))
+        _apply_run(state, event)  # type: ignore[arg-type]
     state.seq = seq
     state.updated_at = event.at
 

@@ -76,8 +76,8 @@ class Recorder:
         self._sent += staged
         self._log.append([event for _, event in staged])
         sent, self._sent = self._sent, []
-        for seq, event in sent:
-            for reporter in self._reporters:
+        for reporter in self._reporters:
+            for seq, event in sent:
                 reporter.show(seq, event, self.state)
 
     @property

@@ -41,7 +41,8 @@ class DirectoryRun:
         self._lock = lock
         self._run_id = recording.header.run_id
         self._newest = chain.newest
-        self._acked = chain.end  # where the durable part of the journal ends
+        self._inherited = chain.end  # where the durable part of the journal ended when we took it over
+        self._acked_length = self._acked_seq = 0  # likewise, of the segment we write
         self._digests = dict(chain.digests)
         self._pending: list[Event] = []  # appended, not synced
         self._file: durable.AppendFile | None = None
@@ -125,8 +126,15 @@ class DirectoryRun:
         file.sync()
         self._digest.update(data)
         self._sum = last
-        self._acked = SegmentEnd(segment=self._segment, length=file.length, seq=self._seq, sum=last)
+        self._acked_length, self._acked_seq = file.length, self._seq
         self._pending.clear()
+
+    @property
+    def _acked(self) -> SegmentEnd | None:
+        """Where the durable part of the journal ends. Made on demand: it changes with every record."""
+        if not self._segment:
+            return self._inherited
+        return SegmentEnd(segment=self._segment, length=self._acked_length, seq=self._acked_seq, sum=self._sum)
 
     def _open_segment(self, reason: str) -> None:
         """Start a new segment with everything that is pending; all of it is durable on return."""
@@ -160,7 +168,7 @@ class DirectoryRun:
             self._digests[after.segment] = self._acked_digest(after)
         self._file, self._segment, self._sum = file, self._newest, last_sum
         self._digest = hashlib.sha256(head + body)
-        self._acked = SegmentEnd(segment=self._segment, length=file.length, seq=self._seq, sum=last_sum)
+        self._acked_length, self._acked_seq = file.length, self._seq
         self._pending.clear()
 
     def _acked_digest(self, end: SegmentEnd) -> str:
@@ -196,7 +204,7 @@ class DirectoryRun:
             self._file = None
 
     def save_snapshot(self, checkpoint: Checkpoint, *, keep: int) -> None:
-        if self._acked is None or self._pending or self._file is None:
+        if self._pending or self._file is None:
             return  # only what is durable may be cached
         digests = {str(number): digest for number, digest in self._digests.items()}
         covered = Covered(
