@@ -305,6 +305,17 @@ def test_a_clean_up_that_a_person_calls_failed_runs_again(project: Project) -> N
     assert project.ledger()[-1] == "a"
 
 
+def test_a_clean_up_that_fails_does_not_fail_a_run_whose_step_then_completes(project: Project) -> None:
+    project.pipeline(SLOW_CLEAN_UP.replace("echo two >> $LEDGER", "echo two >> $LEDGER; false"))
+    kill_when(project, "one", 1, "run", "pipeline.yaml", "--id", "r")
+    for name in ("go", "fixed"):
+        (project.root / name).touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["first", "a", "one", "one", "two", "a"]
+    assert project.json("show", "r")["status"] == "completed"
+
+
 def test_a_failing_last_hook_fails_the_run(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]\nfinally: [{id: tell, run: exit 4}]\n")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)

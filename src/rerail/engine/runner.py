@@ -246,6 +246,8 @@ class Runner:
                 self._fail(step, attempt, outcome)
 
     def _complete(self, step: Step, attempt: int, outcome: Outcome) -> None:
+        if step.on_failure and self._failed:  # a clean-up that failed before it is history now
+            self._failed -= {hook.id for hook in step.on_failure}
         self._recorder.stage(
             ev.StepCompleted(
                 at=self._clock.now(),
