@@ -16,7 +16,7 @@ import yaml
 MAX_BYTES = 5_000_000
 MAX_DEPTH = 100
 MAX_ALIASED_NODES = 10_000
-MAX_NODES = 200_000
+MAX_NODES = 120_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FIRST_LINE = re.compile(r"(?:\n[ ]*(?=\n))*\n([ ]*)")

@@ -9,10 +9,10 @@ from rerail.core.template import Known
 from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems
 
-MAX_SCRIPT = 1_000_000
+MAX_SCRIPT = 500_000
 MAX_HOLES = 2_000
 COMPLEX = 30  # how much more work an expression is that is more than names with dots
-MAX_WORK = 200_000
+MAX_WORK = 120_000
 
 
 class Expressions:

@@ -18,7 +18,7 @@ OPTIONS = tuple(
     "id name needs when env cwd timeout retry outputs checks idempotent allow_failure on_failure commit_required".split()
 )
 KINDS = ("run", "python", "write")
-MOST_STEPS = 20_000
+MOST_STEPS = 10_000
 MOST_CHECKS = 100
 MOST_PATTERN = 1_000  # characters of a pattern in `retry.on`
 DEFAULTABLE = ("timeout", "retry", "env")
