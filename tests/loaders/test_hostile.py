@@ -49,7 +49,7 @@ FILES = {
     ("latin-1", "not UTF-8"): b"name: caf\xe9".decode("latin-1"),
     ("a list without end", "more than 120000 values"): "steps: [" + "a," * 1_000_000 + "]",
     ("a mapping without end", "more than 120000 values"): "env: {" + ",".join(f"A{n}: 1" for n in range(150_000)) + "}",
-    ("expressions without end", "more than 2000 expressions"): "steps: [{run: 'echo " + "${{1}}" * 100_000 + "'}]",
+    ("expressions without end", "more than 2000 expressions"): "steps: [{run: 'echo " + "${{1}}" * 50_000 + "'}]",
     ("a script without end", "a script with expressions may have"): "steps: [{run: 'echo ${{1}}"
     + "x " * 1_000_000
     + "'}]",
