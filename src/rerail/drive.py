@@ -5,7 +5,6 @@ Imported when something is about to run: commands that only read start without i
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +56,6 @@ def drive(
     place: Place,
 ) -> Driven:
     """Drive an owned run to the end of this life."""
-    gc.enable()
     header = log.recording.header
     mark, life = mark_of(log), f"life-{os.urandom(8).hex()}"
     clock, channels = SystemClock(), Channels(mark)

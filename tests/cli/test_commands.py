@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -253,6 +253,10 @@ def test_a_crashed_run_is_listed_as_one_though_the_index_knows_better(project: P
 # Where output goes
 
 
+def _has(project: Project, entries: int) -> bool:
+    return len(project.ledger()) == entries
+
+
 def test_what_happens_to_our_output_does_not_happen_to_the_run(project: Project) -> None:
     steps = "".join(f"  - {{id: s{n}, run: 'echo s{n} >> $LEDGER'}}\n" for n in range(8))
     project.pipeline("steps:\n" + steps)
@@ -267,9 +271,7 @@ def test_what_happens_to_our_output_does_not_happen_to_the_run(project: Project)
         1,
     ):
         subprocess.run(["bash", "-c", shell], cwd=project.root, env=project.env, check=True, timeout=60)
-        wanted = 8 * number
-        while len(project.ledger()) < wanted:  # `head` is gone before the run is
-            time.sleep(0.02)
+        eventually(partial(_has, project, 8 * number), "all steps ran")  # `head` is gone before the run is
     eventually(lambda: {row["status"] for row in project.json("list")} == {"completed"}, "all are completed")
 
 

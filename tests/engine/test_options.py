@@ -59,6 +59,14 @@ finally:
     assert project.ledger()[2:] == ["undo", "undo-more", "a", "tell"]
 
 
+def kill_when(project: Project, entry: str, times: int, *command: str) -> None:
+    """Start a life and kill it when the ledger has that entry so many times."""
+    process = project.spawn(*command)
+    eventually(lambda: project.ledger().count(entry) == times, f"{entry} runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
 def test_the_clean_up_after_an_allowed_failure_is_finished_too(project: Project) -> None:
     project.pipeline(
         """
@@ -72,10 +80,7 @@ steps:
       - {id: three, run: 'echo three >> $LEDGER'}
 """
     )
-    process = project.spawn("run", "pipeline.yaml", "--id", "r")
-    eventually(lambda: "two" in project.ledger(), "the clean-up runs")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    kill_when(project, "two", 1, "run", "pipeline.yaml", "--id", "r")
     (project.root / "fixed").touch()
     planned = project.rerail("resume", "r", "--dry-run", check=0).stderr
     project.rerail("resume", "r", check=0)
@@ -93,10 +98,7 @@ finally:
   - {id: two, run: 'echo two-${{ run.status }} >> $LEDGER; test -e fixed || sleep 60'}
 """
     )
-    process = project.spawn("run", "pipeline.yaml", "--id", "r")
-    eventually(lambda: "two-completed" in project.ledger(), "the last hook runs")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    kill_when(project, "two-completed", 1, "run", "pipeline.yaml", "--id", "r")
     (project.root / "fixed").touch()
     project.rerail("resume", "r", check=0)
 
@@ -112,10 +114,7 @@ def test_a_hook_that_must_not_be_repeated_asks(project: Project, where: str) -> 
         f"steps:\n  - id: a\n    run: echo a >> $LEDGER; test -e fixed{' || true' if where == 'finally' else ''}\n"
         f"    allow_failure: {allowed}\n    {hooks}\n" + (f"finally: [{hook}]\n" if where == "finally" else "")
     )
-    process = project.spawn("run", "pipeline.yaml", "--id", "r")
-    eventually(lambda: "pay" in project.ledger(), "the hook runs")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    kill_when(project, "pay", 1, "run", "pipeline.yaml", "--id", "r")
     (project.root / "fixed").touch()
     asked = project.rerail("resume", "r", check=5)
 
@@ -142,14 +141,6 @@ steps:
     project.rerail("run", "pipeline.yaml", "--id", "r", "--fail-fast", "--parallel", "3", check=1)
 
     assert project.ledger() == ["begun", "undone"]
-
-
-def kill_when(project: Project, entry: str, times: int, *command: str) -> None:
-    """Start a life and kill it when the ledger has that entry so many times."""
-    process = project.spawn(*command)
-    eventually(lambda: project.ledger().count(entry) == times, f"{entry} runs")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
 
 
 SLOW_CLEAN_UP = """
@@ -314,6 +305,15 @@ def test_a_clean_up_that_fails_does_not_fail_a_run_whose_step_then_completes(pro
 
     assert project.ledger() == ["first", "a", "one", "one", "two", "a"]
     assert project.json("show", "r")["status"] == "completed"
+
+
+def test_from_skips_what_is_declared_after_what_needs_it(project: Project) -> None:
+    project.pipeline(
+        pipeline(step("b", note(), needs="[a]"), step("a", note(), needs="[]"), step("c", note(), needs="[b]"))
+    )
+    project.rerail("run", "pipeline.yaml", "--from", "c", check=0)
+
+    assert project.ledger() == ["c"]
 
 
 def test_a_failing_last_hook_fails_the_run(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from datetime import UTC, datetime
@@ -124,7 +125,7 @@ def run(
         start=wanted.start,
         until=wanted.until,
     )
-    processes.only_steps = True
+    _settle_in()
     with outlet():
         with _shown(wanted, store, request.run_id or "") as shown:
             shown.attach(loaded, RunState(), pipeline)
@@ -171,7 +172,7 @@ def _go_on(store: DirectoryStore, run_id: str, wanted: _Wishes) -> int:
     recorded = ready.recording.state.options if ready.recording.state.seq else ready.recording.header.options
     request = msgspec.structs.replace(request, options=wanted.options(recorded))
 
-    processes.only_steps = True
+    _settle_in()
     with outlet() as printed:
         with _shown(wanted, store, run_id) as shown:
 
@@ -192,6 +193,12 @@ def _show_plan(decisions: Plan, state: RunState, notices: tuple[str, ...], *, as
     say_plan(decisions, state, notices, look_of(STDERR))
     if as_json:
         sys.stdout.write(msgspec.json.encode(decisions).decode() + "\n")
+
+
+def _settle_in() -> None:
+    """From here on it is a long life, and all children are of steps."""
+    gc.enable()
+    processes.only_steps = True
 
 
 def _shown(wanted: _Wishes, store: DirectoryStore, run_id: str) -> Shown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rerail.core import events as ev
 from rerail.core.graph import topological
@@ -29,8 +29,9 @@ class Past:
     def settle(self) -> None:
         self._end_cut_off()
         decisions = {decision.step: decision for decision in self._job.plan.decisions}
-        order = [step.id for step in self._job.pipeline.steps]
-        if self._recorder.state.units:  # what is reused must come after what it needs
+        order: Iterable[str] = decisions
+        if any(decision.decision in ("reuse", "skip") for decision in decisions.values()):
+            # What is settled already must come after what it needs, wherever it is declared.
             order = topological({step.id: step.needs for step in self._job.pipeline.steps})
         for step_id in order:
             self._settle(self._schedule.steps[step_id], decisions[step_id])
