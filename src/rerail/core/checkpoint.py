@@ -31,22 +31,22 @@ class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
     in_progress: bool | None = None
 
 
-class StepRecord(msgspec.Struct, kw_only=True, gc=False):
-    """One step as checkpoint.json and `show --json` tell it."""
+class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """One step as checkpoint.json and `show --json` tell it. What has a default is left out while it has that."""
 
     id: str
     index: int
     status: UnitStatus
     attempts: int
     command: str
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    duration_seconds: float | None = None
-    output: str = ""
-    outputs: dict[str, Any] = {}
-    metrics: Metrics = {}
-    artifacts: tuple[ArtifactRecord, ...] = ()
-    error: Failure | None = None
+    started_at: datetime | None
+    finished_at: datetime | None
+    duration_seconds: float | None
+    output: str
+    outputs: dict[str, Any]
+    metrics: Metrics
+    artifacts: tuple[ArtifactRecord, ...]
+    error: Failure | None
     # What resume needs beside the names above.
     item: str | None = None
     completions: int = 0
