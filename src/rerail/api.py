@@ -6,7 +6,6 @@ A new run and a resumed one go through the same `_drive`; they differ only in th
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,44 +13,34 @@ from typing import Any
 import msgspec
 
 from rerail import processes
-from rerail.core.events import FORMAT, Event, RunInterrupted, RunResumed, RunStarted, StepInterrupted, StepMarked
-from rerail.core.model import CheckpointPolicy, Pipeline, RunHeader, RunOptions
-from rerail.core.plan import plan
+from rerail.core.events import Event, RunInterrupted, RunResumed, RunStarted, StepInterrupted, StepMarked
+from rerail.core.model import CheckpointPolicy, Pipeline, RunOptions
+from rerail.core.plan import Wishes, plan
 from rerail.core.state import RunState, fold
+from rerail.mending import mend, mending_events, sealed_now
 from rerail.ports import Reporter, RunLog, Store
 from rerail.prepare import (
     Prepared,
     ResumeRequest,
+    StartRequest,
     actual,
     checkpoint,
+    header_of,
     load,
     mark_of,
     mask_of,
+    new_run_id,
     params_of,
     plan_on,
-    portable,
     prepare,
     present_secrets,
-    refuse_odd_text,
+    refuse_misplaced,
     refuse_secret_file,
     refuse_secrets,
     sha256,
 )
-from rerail.version import VERSION
 
 Functions = Mapping[str, Callable[[], dict[str, Any] | None]]
-
-
-class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new run is to be."""
-
-    pipeline_path: str
-    params: dict[str, Any] = {}
-    labels: dict[str, str] = {}
-    run_id: str | None = None
-    options: RunOptions = RunOptions()
-    start: str = ""  # `--from`
-    until: str = ""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,15 +49,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     end: Any
     state: RunState
-
-
-def new_run_id(now: datetime) -> str:
-    """Sortable by time to the millisecond, readable; the random end keeps simultaneous starts apart."""
-    import secrets
-
-    alphabet = "abcdefghjkmnpqrstvwxyz"
-    tail = "".join(secrets.choice(alphabet) for _ in range(5))
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{tail}"
 
 
 def start(
@@ -96,6 +76,7 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
 ) -> Result:
     """Start a run of a pipeline that is already loaded."""
     now = datetime.now(UTC)
+    from rerail.artifacts.places import place_of
     from rerail.drive import Place, drive
 
     mask = mask_of(pipeline, request.options)
@@ -103,7 +84,9 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, request.params)
     refuse_secrets(mask, params)
-    header = _header(pipeline, request, params, now, base_dir)
+    header = header_of(pipeline, request, params, now, base_dir)
+    files = place_of(actual(header.work_dir, base_dir), base_dir, store.directory(header.run_id))
+    refuse_misplaced(pipeline, files)
     log = store.create(header, text)
     try:
         opening = RunStarted(
@@ -114,35 +97,18 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
             steps=len(pipeline.steps),
             hooks=pipeline.hooks,
         )
-        decisions = plan(pipeline, RunState(), start=request.start)
+        decisions = plan(pipeline, RunState(), wishes=Wishes(start=request.start))
         place = Place(
             work_dir=actual(log.recording.header.work_dir, base_dir),
             functions=functions or {},
             until=request.until,
             mask=mask,
+            files=files,
         )
         driven = drive(log, pipeline, decisions, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
     finally:
         log.close()
-
-
-def _header(pipeline: Pipeline, request: StartRequest, params: dict[str, Any], now: datetime, base_dir: str) -> RunHeader:
-    path = os.path.abspath(request.pipeline_path)
-    header = RunHeader(
-        format=FORMAT,
-        run_id=request.run_id or new_run_id(now),
-        pipeline=pipeline.name,
-        pipeline_path=portable(path, base_dir),
-        work_dir=portable(os.path.dirname(path), base_dir),
-        created_at=now.isoformat().replace("+00:00", "Z"),
-        rerail=VERSION,
-        params=params,
-        labels={**pipeline.labels, **request.labels},
-        options=request.options,
-    )
-    refuse_odd_text(header)
-    return header
 
 
 def resume(  # noqa: PLR0913 - the composition root takes the parts
@@ -154,20 +120,28 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
     base_dir: str = "",
     functions: Functions | None = None,
     announce: Callable[[Prepared], None] = lambda _: None,
-) -> Result:
-    """Take a run over and drive it on; `announce` is told the plan before anything runs."""
+    narrate: Callable[[Prepared, list[Any]], None] = lambda _, __: None,
+) -> Result | None:
+    """Take a run over and drive it on; None if it is completed and all it claims stands.
+
+    `announce` is told the plan before anything runs, `narrate` what was done about files.
+    """
     from rerail.drive import Place, drive
 
     request = request or ResumeRequest()
     log = store.own(run_id)
     try:
         recording = log.recording
+        _end_leftovers(log, reporters)  # before anything is looked at: they could still write
         ready = plan_on(store, recording, request, base_dir)
+        if ready.finished:
+            return None
         announce(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
         refuse_secret_file(mask, ready.text, recording.header.pipeline_path)
-        _end_leftovers(log, reporters)
+        ready, done = mend(ready, log.directory, announce)
+        narrate(ready, done)
         if ready.refreeze:
             log.freeze_pipeline(ready.text)
         opening = _opening(ready, options)
@@ -176,6 +150,8 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
             functions=functions or {},
             until=request.until,
             mask=mask,
+            files=ready.place,
+            mended=mending_events(ready, done, opening.at),
         )
         driven = drive(log, ready.pipeline, ready.plan, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
@@ -200,14 +176,19 @@ def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
     )
 
 
-def mark(store: Store, run_id: str, step: str, status: Any, by: str) -> None:
-    """Record what a person says about a step of a run that nobody drives."""
+def mark(store: Store, run_id: str, step: str, status: Any, by: str, *, base_dir: str = "") -> None:
+    """Record what a person says about a step of a run that nobody drives.
+
+    Marked as completed, it vouches for its artifacts as they stand now: they are sealed. Raises UsageError if they are
+    not as declared.
+    """
     log = store.own(run_id)
     try:
         now = datetime.now(UTC)
         state = log.recording.state
         unit = state.unit((step, None))
-        events: list[Event] = [StepMarked(at=now, step=step, status=status, by=by)]
+        files = sealed_now(store, log.recording, step, base_dir) if status == "completed" else {}
+        events: list[Event] = [StepMarked(at=now, step=step, status=status, by=by, **files)]
         if unit.status == "running":  # recorded so by a life that is over
             events.insert(0, StepInterrupted(at=now, step=step, attempt=unit.attempts, reason="crash"))
         if state.status == "running":

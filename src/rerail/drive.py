@@ -13,7 +13,10 @@ from typing import Any
 import msgspec
 
 from rerail import processes
-from rerail.core.events import RunResumed, RunStarted
+from rerail.artifacts import places
+from rerail.artifacts.objects import objects_of
+from rerail.artifacts.workshop import LocalWorkshop
+from rerail.core.events import Event, RunResumed, RunStarted
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline
 from rerail.core.plan import Plan
@@ -38,6 +41,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     functions: Mapping[str, Callable[[], dict[str, Any] | None]]
     until: str
     mask: Mask
+    files: places.Place
+    mended: tuple[Event, ...] = ()
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,26 +67,26 @@ def drive(
     parallel = opening.options.parallel
     executor = LocalExecutor(log.open_log, parallel=parallel, environ=os.environ, mask=place.mask, life=life)
     recorder = Recorder(log, header, pipeline, reporters, clock)
+    environment = {processes.MARKS: processes.marks(mark, life)}
     job = Job(
         header=header,
         pipeline=pipeline,
         plan=decisions,
         options=opening.options,
         work_dir=place.work_dir,
-        environment={
-            processes.MARKS: processes.marks(mark, life),
-            "RERAIL_RUN_ID": header.run_id,
-            "RERAIL_RUN_DIR": log.directory,
-        },
+        environment=environment | {"RERAIL_RUN_ID": header.run_id, "RERAIL_RUN_DIR": log.directory},
         base_env=os.environ,
         channel=channels.of,
         left_by=channels.left_by,
         mask=place.mask,
         until=place.until,
+        mended=place.mended,
     )
+    workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
     with Signals(executor) as signals:
         tools = Tools(
             executor=executor,
+            workshop=workshop,
             kinds=builtin_kinds(place.functions),
             clock=clock,
             dice=random.random,
@@ -93,6 +98,7 @@ def drive(
         try:
             end = Runner(job, tools, recorder).drive(opening)
         finally:
+            workshop.close()
             executor.close()
             channels.close()
     return Driven(end=end, state=recorder.state)

@@ -13,6 +13,7 @@ RerailError
 │   ├── StateUnwritable
 │   ├── StateUnreadable
 │   ├── FormatTooNew
+│   ├── ArtifactUnreadable
 │   └── StateDamaged
 │       └── JournalDamaged
 └── IllegalEvent             70   a bug in rerail: an event that cannot follow the state
@@ -109,6 +110,10 @@ class StateUnreadable(StateError):
 
 class FormatTooNew(StateError):
     """State written by a newer rerail."""
+
+
+class ArtifactUnreadable(StateError):
+    """An artifact or input exists but the operating system would not let us read it: nothing is decided about it."""
 
 
 class StateDamaged(StateError):

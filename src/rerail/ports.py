@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.events import Event, Metrics, Owner
-from rerail.core.model import Action, RunHeader
+from rerail.core.events import ArtifactRecord, Event, InputRecord, Metrics, Owner
+from rerail.core.model import Action, Artifact, RunHeader
 from rerail.core.state import RunState, Unit
 
 
@@ -88,6 +88,9 @@ class Store(Protocol):
 
     def pipeline(self, run_id: str, sha256: str) -> bytes:
         """The frozen pipeline text with that digest; the newest one if the digest is ''."""
+
+    def directory(self, run_id: str) -> str:
+        """Where the files of a run are; '' if it has none."""
 
     def ownership(self, run_id: str) -> Ownership:
         """Who owns the run now, or did last."""
@@ -185,6 +188,40 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Release everything. Nothing that was started is alive afterwards."""
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of looking at the files of a unit: before it started, or after it ended well."""
+
+    unit: Unit
+    purpose: Literal["inputs", "artifacts"]
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    inputs: tuple[InputRecord, ...] = ()
+    problem: str = ""  # what is not as declared
+    warnings: tuple[str, ...] = ()
+    given_up: bool = False
+
+
+class Workshop(Protocol):
+    """Where the files of steps are looked at, while others run."""
+
+    def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
+        """Take the digests of what a unit is going to read."""
+
+    def seal(self, unit: Unit, declared: Sequence[Artifact]) -> None:
+        """Make what a unit produced durable, take its digests, check and keep it."""
+
+    def finished(self) -> list[Looked]:
+        """What has come of it since the last call. The executor is woken when there is something."""
+
+    def slow(self, now: float) -> list[str]:
+        """A line for each that takes long, now and then."""
+
+    def give_up(self) -> None:
+        """Stop looking; what is under way comes back as given up."""
+
+    def close(self) -> None:
+        """Release everything."""
 
 
 class Clock(Protocol):

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rerail.core import holes
+from rerail.core.audit import Audit, Depth
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
+from rerail.core.events import FORMAT
 from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.params import resolve
-from rerail.core.plan import Changes, Plan, plan
+from rerail.core.plan import Changes, Plan, Wishes, plan
+from rerail.core.state import RunState
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import Recording, RunLog, Store
+from rerail.version import VERSION
+
+if TYPE_CHECKING:  # commands that only list and show start without it
+    from rerail.artifacts.places import Place
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +40,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: Pipeline
     text: bytes
     plan: Plan
+    audit: Audit
+    wishes: Wishes
+    place: Place
     notices: tuple[str, ...]
     refreeze: bool = False  # the text in use is not the frozen one
 
@@ -40,6 +52,18 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return self.recording.state.status == "completed" and all(
             decision.decision == "reuse" for decision in self.plan.decisions
         )
+
+
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new run is to be."""
+
+    pipeline_path: str
+    params: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    run_id: str | None = None
+    options: RunOptions = RunOptions()
+    start: str = ""  # `--from`
+    until: str = ""
 
 
 def load(path: str) -> tuple[Pipeline, bytes]:
@@ -65,7 +89,10 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: RunOptions | None = None  # None: as recorded
     start: str = ""
     until: str = ""
+    verify: Depth | None = "full"  # None: files are not looked at
+    restore: bool = True
     pipeline: Pipeline | None = None
+    progress: Callable[[int], None] = lambda _: None  # told the bytes the audit has read
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> Prepared:
@@ -93,15 +120,81 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
             raise UsageError(f"the pipeline has no step `{wanted}`", hint=f"rerail show {header.run_id}")
     if request.changes == "refuse" and frozen is not None and text != frozen:
         _refuse_changes(pipeline, frozen, path, header.run_id)
+    from rerail.artifacts.places import place_of
+
+    run_dir = store.directory(header.run_id)
+    place = place_of(actual(header.work_dir, base_dir), base_dir, run_dir)
+    wishes = Wishes(changes=request.changes, start=request.start, restore=request.restore)
+    audit = audited(pipeline, state, place, run_dir, request)
     return Prepared(
         run_id=header.run_id,
         recording=recording,
         pipeline=pipeline,
         text=text,
-        plan=plan(pipeline, state, request.changes, request.start),
+        plan=plan(pipeline, state, audit, wishes),
+        audit=audit,
+        wishes=wishes,
+        place=place,
         notices=tuple(notices),
         refreeze=text != frozen,
     )
+
+
+def audited(pipeline: Pipeline, state: RunState, place: Place, run_dir: str, request: ResumeRequest) -> Audit:
+    """What is really on disk of what completed steps claim, and of what they had read."""
+    if request.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
+        return Audit()
+    from rerail.artifacts.audit import Auditor
+    from rerail.artifacts.objects import objects_of
+
+    return Auditor(place, objects_of(run_dir), request.verify, request.progress).audit(pipeline, state)
+
+
+def refuse_misplaced(pipeline: Pipeline, place: Place) -> None:
+    """Artifacts and inputs that can be told to be out of bounds before anything runs."""
+    from rerail.artifacts.places import Misplaced, is_pattern
+
+    problems = []
+    for step in pipeline.steps:
+        for declared in (*step.artifacts, *step.inputs):
+            if holes.has_holes(declared.path) or is_pattern(declared.path):
+                continue
+            try:
+                place.full(declared.path, external=declared.external)
+            except Misplaced as error:
+                problems.append(f"line {step.line}: step `{step.id}`: {error}")
+    if problems:
+        raise PipelineInvalid(problems, hint="rerail check PIPELINE")
+
+
+def new_run_id(now: datetime) -> str:
+    """Sortable by time to the millisecond, readable; the random end keeps simultaneous starts apart."""
+    import secrets
+
+    alphabet = "abcdefghjkmnpqrstvwxyz"
+    tail = "".join(secrets.choice(alphabet) for _ in range(5))
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{tail}"
+
+
+def header_of(
+    pipeline: Pipeline, request: StartRequest, params: dict[str, Any], now: datetime, base_dir: str
+) -> RunHeader:
+    """What run.json of a new run says."""
+    path = os.path.abspath(request.pipeline_path)
+    header = RunHeader(
+        format=FORMAT,
+        run_id=request.run_id or new_run_id(now),
+        pipeline=pipeline.name,
+        pipeline_path=portable(path, base_dir),
+        work_dir=portable(os.path.dirname(path), base_dir),
+        created_at=now.isoformat().replace("+00:00", "Z"),
+        rerail=VERSION,
+        params=params,
+        labels={**pipeline.labels, **request.labels},
+        options=request.options,
+    )
+    refuse_odd_text(header)
+    return header
 
 
 def _load_again(path: str, run_id: str) -> tuple[Pipeline, bytes]:

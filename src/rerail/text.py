@@ -22,5 +22,14 @@ def without_escapes(text: str) -> str:
     return _ESCAPES.sub("", text) if "\033" in text or "\x9b" in text else text
 
 
+def size_text(value: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
 def _written_out(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode()

@@ -10,7 +10,7 @@ import time
 import click
 
 from rerail import api, processes
-from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_option
+from rerail.cli.options import base_dir, complete_step, find_run, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.errors import UsageError
 
@@ -33,7 +33,7 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
         who = getpass.getuser()
     except (KeyError, OSError):
         who = "somebody"
-    api.mark(store, run_id, step, status, who)
+    api.mark(store, run_id, step, status, who, base_dir=base_dir(store))
     say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}")
     return 0
 

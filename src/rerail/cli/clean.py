@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import age, size
+from rerail.cli.durations import age
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.cli.summaries import STATUSES, summaries
@@ -20,6 +20,7 @@ from rerail.cli.terminal import STYLES, out_look
 from rerail.errors import RerailError, RunBusy, UsageError
 from rerail.loaders.fields import parse_duration
 from rerail.stores.directory import DirectoryStore
+from rerail.text import size_text as size
 
 FINISHED = ("completed",)
 
@@ -79,7 +80,37 @@ def prune(
     else:
         _say_pruned(gone)
     say(f"rerail: {'would delete' if dry_run else 'deleted'} {len(gone)} runs, {size(total)}")
+    _collect(store, {row["run_id"] for row in gone}, dry_run=dry_run)
     return 0
+
+
+def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
+    """Remove copies of artifacts that no run refers to any more."""
+    from rerail.artifacts.objects import Objects
+
+    objects = Objects(os.path.join(store.root, "objects"))
+    if not os.path.isdir(objects.root):
+        return
+    live: set[str] = set()
+    for run_id in store.runs():
+        if run_id in gone:
+            continue
+        try:
+            units = store.read(run_id).state.units.values()
+        except RerailError as error:
+            say(f"rerail: no copies of artifacts were removed: run {run_id} cannot be read ({error})")
+            return
+        for record in (record for unit in units for record in unit.artifacts):
+            live.add(record.sha256)
+            if record.kind == "tree":
+                live.update(entry.sha256 for entry in objects.manifest(record.sha256) or ())
+    try:
+        count, total = objects.collect(live, dry_run=dry_run)
+    except BlockingIOError:
+        say("rerail: no copies of artifacts were removed: a run that is going on may need them")
+        return
+    if count:
+        say(f"rerail: {'would remove' if dry_run else 'removed'} {count} copies of artifacts, {size(total)}")
 
 
 def _say_pruned(rows: list[dict[str, Any]]) -> None:

@@ -17,13 +17,13 @@ import msgspec
 
 from rerail import durable
 from rerail.cli.clean import tree_bytes
-from rerail.cli.durations import size
 from rerail.cli.options import json_option, open_store, store_option
 from rerail.cli.summaries import summaries
 from rerail.cli.tables import table
 from rerail.cli.terminal import out_look
 from rerail.errors import StateError
 from rerail.stores.directory import DirectoryStore
+from rerail.text import size_text as size
 from rerail.version import VERSION
 
 SLOW_SYNC = 0.05  # seconds

@@ -38,15 +38,6 @@ def dollars(value: float) -> str:
     return f"${value:.2f}" if value else ""
 
 
-def size(value: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
 def counted(number: int, what: str) -> str:
     """`1 step`, `2 steps`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -99,4 +99,5 @@ def _style(event: ev.Event) -> str:
 
 
 def _is_detail(event: ev.Event) -> bool:
-    return isinstance(event, ev.RunStarted | ev.RunResumed | ev.RunFinished | ev.RunInterrupted | ev.RunPaused)
+    about_run = ev.RunStarted | ev.RunResumed | ev.RunFinished | ev.RunInterrupted | ev.RunPaused
+    return isinstance(event, about_run | ev.ArtifactsRestored | ev.StepAdopted)  # told with the plan already

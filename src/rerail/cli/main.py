@@ -23,6 +23,8 @@ from rerail.version import VERSION
 COMMANDS = {
     "run": ("rerail.cli.run:run", "Run a pipeline."),
     "resume": ("rerail.cli.run:resume", "Continue a run exactly where it was."),
+    "plan": ("rerail.cli.fork:plan", "Say what a run would do, and why."),
+    "fork": ("rerail.cli.fork:fork", "Start a run that shares the beginning of another."),
     "list": ("rerail.cli.show:list_runs", "List the runs, newest first."),
     "show": ("rerail.cli.show:show", "Show one run: its steps, outputs and errors."),
     "history": ("rerail.cli.show:history", "Tell everything that ever happened to a run."),

@@ -6,13 +6,14 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterator
 
 import msgspec
 
 from rerail.core import events as ev
 from rerail.core.state import RunState
-from rerail.text import without_escapes
+from rerail.text import size_text, without_escapes
 
 STDOUT, STDERR = 1, 2
 FLUSH_SECONDS = 2.0
@@ -103,3 +104,18 @@ class JsonReporter:
 
     def warn(self, message: str) -> None:
         say(f"rerail: {message}")
+
+
+class Reading:
+    """Says now and then how much was read, if that takes long."""
+
+    def __init__(self, slow: float = 1.0, again: float = 2.0) -> None:
+        self._bytes = 0
+        self._next = time.monotonic() + slow
+        self._again = again
+
+    def __call__(self, count: int) -> None:
+        self._bytes += count
+        if time.monotonic() > self._next:  # several threads may say it at once; nobody minds
+            self._next = time.monotonic() + self._again
+            say(f"rerail: proving artifacts, {size_text(self._bytes)} read so far")

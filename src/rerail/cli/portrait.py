@@ -13,9 +13,10 @@ from rerail.cli.tables import Cell, fitted, table
 from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
-from rerail.text import one_line, without_escapes
+from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
+MOST_ARTIFACTS = 200
 
 
 class Portrait:
@@ -74,6 +75,28 @@ class Portrait:
             (dollars(step.metrics.get("cost_usd", 0)), ""),
             (self._remark(step), "dim"),
         )
+
+    def artifacts(self) -> list[str]:
+        """What the steps produced, and what a glance tells of it."""
+        rows = [(step, record) for step in self._checkpoint.steps for record in step.artifacts]
+        if not rows:
+            return []
+        cells: list[list[Cell]] = [[(head, "dim") for head in ("ARTIFACT", "OF", "SIZE", "SHA256", "STATE")]]
+        for step, record in rows[:MOST_ARTIFACTS]:
+            many = f", {record.files} files" if record.kind == "tree" else ""
+            style = "" if record.state == "intact" else "yellow"
+            cells.append(
+                [
+                    (record.path, ""),
+                    (step.id, "dim"),
+                    (size_text(record.size) + many, ""),
+                    (record.sha256[:12], "dim"),
+                    (record.state + ("" if record.kept else ", no copy kept"), style),
+                ]
+            )
+        if len(rows) > MOST_ARTIFACTS:
+            cells.append([(f"and {len(rows) - MOST_ARTIFACTS} more", "dim"), ("", ""), ("", ""), ("", ""), ("", "")])
+        return table(cells, self._look, indent="  ")
 
     @staticmethod
     def _remark(step: StepRecord) -> str:

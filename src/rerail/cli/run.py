@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,20 +24,22 @@ from rerail.cli.options import (
     store_option,
     volume_options,
 )
-from rerail.cli.output import STDERR, outlet, say
+from rerail.cli.output import STDERR, Reading, outlet, say
 from rerail.cli.show_run import Shown
-from rerail.cli.story import say_failure, say_other_failures, say_plan, say_sum
+from rerail.cli.story import say_failure, say_found, say_other_failures, say_plan, say_sum
 from rerail.cli.terminal import look_of
+from rerail.core.audit import Audit, Depth
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan, up_to
+from rerail.core.plan import Wishes as Wanted
 from rerail.core.state import RunState
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunNotFound, RunPaused, UsageError
 from rerail.ports import Recording
 from rerail.stores.directory import DirectoryStore, check_run_id
 
 
-class _Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line asked for; None and empty mean: as recorded."""
 
     parallel: int | None = None
@@ -45,6 +48,8 @@ class _Wishes(msgspec.Struct, frozen=True, kw_only=True):
     start: str = ""
     until: str = ""
     changes: Changes = "rerun"
+    verify: Depth = "full"
+    no_restore: bool = False
     dry_run: bool = False
     as_json: bool = False
     quiet: bool = False
@@ -59,7 +64,7 @@ class _Wishes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _driving_options(command: Any) -> Any:
+def driving_options(command: Any) -> Any:
     for option in (
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps at once."),
         click.option("--from", "start", default="", metavar="STEP", help="Run STEP and what depends on it in any case."),
@@ -83,7 +88,7 @@ def _driving_options(command: Any) -> Any:
 @click.option("--resume", "resume_", is_flag=True, help="Continue the newest unfinished run that fits, if there is one.")
 @click.option("--fresh", "--force", "fresh", is_flag=True, help="Always start a new run.")
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
-@_driving_options
+@driving_options
 def run(
     pipeline: str,
     params: tuple[str, ...],
@@ -100,37 +105,37 @@ def run(
         check_run_id(run_id)
     if resume_ and fresh:
         raise UsageError("--resume and --fresh contradict each other", hint="rerail run --help")
-    wanted = _Wishes(**wishes)
+    wanted = Wishes(**wishes)
     store = open_store(store_url, pipeline)
     loaded, text = api.load(pipeline)
-    given = {**_params_file(params_file), **_pairs(params, "-p")}
+    given = {**_params_file(params_file), **pairs(params, "-p")}
     _check_steps(loaded, wanted)
     if resume_:
         found = _resumable(store, pipeline, run_id, _given_values(loaded, given))
         if found is not None:
-            return _go_on(store, found, wanted)
+            return go_on(store, found, wanted)
     api.refuse_secrets(api.present_secrets(loaded, wanted.options(RunOptions())), given)
     api.params_of(loaded, given)  # raises before anything else is done
     if wanted.dry_run:
-        decisions = plan(loaded, RunState(), start=wanted.start)
+        decisions = plan(loaded, RunState(), wishes=Wanted(start=wanted.start))
         decisions = up_to(loaded, decisions, wanted.until) if wanted.until else decisions
-        _show_plan(decisions, RunState(), (), as_json=wanted.as_json)
+        show_plan(decisions, RunState(), as_json=wanted.as_json)
         return 0
     request = api.StartRequest(
         pipeline_path=pipeline,
         params=given,
-        labels=_pairs(labels, "--label"),
+        labels=pairs(labels, "--label"),
         run_id=run_id or api.new_run_id(datetime.now(UTC)),
         options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
         start=wanted.start,
         until=wanted.until,
     )
-    _settle_in()
+    settle_in()
     with outlet():
-        with _shown(wanted, store, request.run_id or "") as shown:
+        with shown_of(wanted, store, request.run_id or "") as shown:
             shown.attach(loaded, RunState(), pipeline)
             result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=base_dir(store))
-        return _conclude(result, store, quiet=wanted.quiet)
+        return conclude(result, store, quiet=wanted.quiet)
 
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
@@ -141,7 +146,14 @@ def run(
     default="rerun",
     help="What to do with steps whose definition was edited since they ran.",
 )
-@_driving_options
+@click.option(
+    "--verify",
+    type=click.Choice(["full", "fast"]),
+    default="full",
+    help="Prove artifacts by their whole content, or trust size, times and inode.",
+)
+@click.option("--no-restore", is_flag=True, help="Run steps again instead of restoring what they produced.")
+@driving_options
 def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
     """Continue a run exactly where it was, after proving that what it relies on is intact."""
     store = open_store(store_url)
@@ -153,59 +165,107 @@ def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
             say("rerail: nothing to resume: every run is completed")
             return 0
         run_id = newest
-    return _go_on(store, run_id, _Wishes(**wishes))
+    return go_on(store, run_id, Wishes(**wishes))
 
 
-def _go_on(store: DirectoryStore, run_id: str, wanted: _Wishes) -> int:
+def go_on(store: DirectoryStore, run_id: str, wanted: Wishes) -> int:
     """Plan, say so, and unless it is a dry run do it."""
     base = base_dir(store)
-    request = api.ResumeRequest(changes=wanted.changes, start=wanted.start, until=wanted.until)
-    ready = api.prepare(store, run_id, request, base_dir=base)
-    if ready.finished:
-        say(f"rerail: run {run_id} is completed; there is nothing to resume")
-        return 0
-    if wanted.dry_run:
-        say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
-        decisions = up_to(ready.pipeline, ready.plan, wanted.until) if wanted.until else ready.plan
-        _show_plan(decisions, ready.recording.state, ready.notices, as_json=wanted.as_json)
-        return 0
-    recorded = ready.recording.state.options if ready.recording.state.seq else ready.recording.header.options
+    request = api.ResumeRequest(
+        changes=wanted.changes,
+        start=wanted.start,
+        until=wanted.until,
+        verify=wanted.verify,
+        restore=not wanted.no_restore,
+        progress=Reading() if not wanted.quiet else lambda _: None,
+    )
+    known = store.read(run_id)
+    if wanted.dry_run or known.state.status == "completed":
+        ready = api.prepare(store, run_id, request, base_dir=base)
+        if ready.finished:
+            say(f"rerail: run {run_id} is completed; there is nothing to resume")
+            return 0
+        if wanted.dry_run:
+            say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
+            decisions = up_to(ready.pipeline, ready.plan, wanted.until) if wanted.until else ready.plan
+            show_plan(decisions, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
+            return 0
+    recorded = known.state.options if known.state.seq else known.header.options
     request = msgspec.structs.replace(request, options=wanted.options(recorded))
-
-    _settle_in()
+    settle_in()
     with outlet() as printed:
-        with _shown(wanted, store, run_id) as shown:
-
-            def announce(prepared: api.Prepared) -> None:
-                header, state = prepared.recording.header, prepared.recording.state
-                if not wanted.quiet:
-                    say(f"rerail: run {run_id} of {header.pipeline}")
-                    decisions = up_to(prepared.pipeline, prepared.plan, wanted.until) if wanted.until else prepared.plan
-                    say_plan(decisions, state, prepared.notices, look_of(STDERR))
-                printed.drain()  # before anything is drawn below it
-                shown.attach(prepared.pipeline, state, header.pipeline_path)
-
-            result = api.resume(store, run_id, shown.reporters, request, base_dir=base, announce=announce)
-        return _conclude(result, store, quiet=wanted.quiet)
+        with shown_of(wanted, store, run_id) as shown:
+            told = Told(f"rerail: run {run_id} of {known.header.pipeline}", wanted, store, shown, printed.drain)
+            result = api.resume(
+                store, run_id, shown.reporters, request, base_dir=base, announce=told.announce, narrate=told.narrate
+            )
+        if result is None:
+            say(f"rerail: run {run_id} is completed; there is nothing to resume")
+            return 0
+        return conclude(result, store, quiet=wanted.quiet)
 
 
-def _show_plan(decisions: Plan, state: RunState, notices: tuple[str, ...], *, as_json: bool) -> None:
-    say_plan(decisions, state, notices, look_of(STDERR))
+class Told:
+    """What is said before a run goes on: the plan, then what was found and mended; then it may be drawn."""
+
+    def __init__(
+        self, headline: str, wanted: Wishes, store: DirectoryStore, shown: Shown, drain: Callable[[], None]
+    ) -> None:
+        self._headline = headline
+        self._wanted = wanted
+        self._store = store
+        self._shown = shown
+        self._drain = drain
+
+    def announce(self, ready: api.Prepared) -> None:
+        """The plan, before anything runs."""
+        if not self._wanted.quiet:
+            say(self._headline)
+            until = self._wanted.until
+            decisions = up_to(ready.pipeline, ready.plan, until) if until else ready.plan
+            say_plan(decisions, ready.recording.state, ready.notices, look_of(STDERR))
+
+    def narrate(self, ready: api.Prepared, done: list[Any]) -> None:
+        """What was found and done about files."""
+        state = ready.recording.state
+        if not self._wanted.quiet:
+            where = os.path.relpath(self._store.path(ready.run_id))
+            say_found(found_lines(ready.audit, ready.plan, done, where), ready.plan, state, look_of(STDERR))
+        self._drain()  # before anything is drawn below it
+        self._shown.attach(ready.pipeline, state, ready.recording.header.pipeline_path)
+
+
+def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, run_dir: str = "") -> list[tuple[str, str]]:
+    """What the audit found, if there was anything to look at."""
+    if not audit.flaws and not any(audit.intact.values()):
+        return []
+    from rerail.artifacts.mend import describe
+
+    return describe(audit, decisions, done, run_dir)
+
+
+def show_plan(
+    decisions: Plan, state: RunState, notices: tuple[str, ...] = (), audit: Audit | None = None, *, as_json: bool
+) -> None:
+    """A plan that is not carried out."""
+    look = look_of(STDERR)
+    say_plan(decisions, state, notices, look)
+    say_found(found_lines(audit or Audit(), decisions), decisions, state, look)
     if as_json:
         sys.stdout.write(msgspec.json.encode(decisions).decode() + "\n")
 
 
-def _settle_in() -> None:
+def settle_in() -> None:
     """From here on it is a long life, and all children are of steps."""
     gc.enable()
     processes.only_steps = True
 
 
-def _shown(wanted: _Wishes, store: DirectoryStore, run_id: str) -> Shown:
+def shown_of(wanted: Wishes, store: DirectoryStore, run_id: str) -> Shown:
     return Shown(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)
 
 
-def _conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
+def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     """Say how it ended and what to type next; the exit code."""
     end, run_id = result.end, result.run_id
     resume_hint = f"rerail resume {run_id}{reach(store)}"
@@ -239,7 +299,7 @@ def _conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     return 0
 
 
-def _check_steps(pipeline: Pipeline, wanted: _Wishes) -> None:
+def _check_steps(pipeline: Pipeline, wanted: Wishes) -> None:
     names = [step.id for step in pipeline.steps]
     for option, step in (("--from", wanted.start), ("--until", wanted.until)):
         if step and step not in names:
@@ -297,7 +357,7 @@ def _refuse_conflict(store: DirectoryStore, run_id: str, given: dict[str, Any]) 
         )
 
 
-def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")

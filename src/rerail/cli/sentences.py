@@ -42,7 +42,17 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
             return f"interrupted  {unit}: attempt {attempt} {how}"
         case ev.StepSkipped(reason=reason):
             return f"skipped      {unit}: {reason}"
-        case ev.StepInvalidated(reason=reason):
-            return f"to run again {unit}: {reason}"
+        case ev.StepInvalidated(reason=reason, aside=aside):
+            return f"to run again {unit}: {reason}{_aside(aside)}"
+        case ev.ArtifactsRestored(found=found, aside=aside):
+            what = ", ".join(f"{path} ({condition})" for path, condition in found.items())
+            return f"restored     {unit}: {what}{_aside(aside)}"
+        case ev.StepAdopted(run=run, skipped=skipped):
+            return f"adopted      {unit} from run {run}" + (f": skipped there, {skipped}" if skipped else "")
         case ev.StepMarked(status=status, by=by):
             return f"marked       {unit} as {status} by {by}"
+
+
+def _aside(aside: dict[str, str]) -> str:
+    kept = ", ".join(f"{path} is kept in {where}" for path, where in aside.items())
+    return f"; {kept}" if kept else ""

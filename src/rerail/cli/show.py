@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -10,15 +11,17 @@ import click
 import msgspec
 
 from rerail.cli.durations import age, dollars, seconds
-from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
+from rerail.cli.options import base_dir, find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import printable, say
 from rerail.cli.portrait import Portrait, next_command
 from rerail.cli.sentences import sentence
 from rerail.cli.summaries import STATUSES, owner_fields, summaries
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import STYLES, Look, out_look
+from rerail.core.checkpoint import Checkpoint
 from rerail.core.state import shown_status
 from rerail.errors import UsageError
+from rerail.stores.directory import DirectoryStore
 
 # The names of the state that only resume needs; people and scripts are not shown them.
 _INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipeline_sha256", "finished_seq")
@@ -101,7 +104,7 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
     run_id = find_run(store, run_name)
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
-    checkpoint = api.checkpoint(store, recording)
+    checkpoint = _with_states(api.checkpoint(store, recording), store)
     status = shown_status(recording.state, owner_alive=ownership.alive)
     if as_json:
         data: dict[str, Any] = msgspec.to_builtins(checkpoint)
@@ -116,6 +119,7 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
     parts = [
         portrait.overview(f"rerail logs {run_id}  ({store.path(run_id)}/logs)", notices),
         portrait.steps(),
+        portrait.artifacts(),
         portrait.lives(store.history(run_id), alive=ownership.alive),
         portrait.error(),
     ]
@@ -123,6 +127,23 @@ def show(run_name: str, as_json: bool, store_url: str | None) -> int:
         parts.append([f"next   {next_command(run_id, recording.state.reason)}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
+
+
+def _with_states(checkpoint: Checkpoint, store: DirectoryStore) -> Checkpoint:
+    """The checkpoint with what a glance at the artifacts of completed steps tells of them."""
+    if not any(step.artifacts for step in checkpoint.steps):
+        return checkpoint
+    from rerail.artifacts.glance import state_of
+    from rerail.artifacts.objects import objects_of
+
+    work_dir = os.path.join(base_dir(store), checkpoint.work_dir)
+    objects = objects_of(store.path(checkpoint.run_id))
+    for step in checkpoint.steps:
+        if step.status == "completed":
+            step.artifacts = tuple(
+                msgspec.structs.replace(record, state=state_of(record, work_dir, objects)) for record in step.artifacts
+            )
+    return checkpoint
 
 
 @click.command(epilog="Example: rerail history last")

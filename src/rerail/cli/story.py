@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from rerail.cli.durations import dollars, seconds
 from rerail.cli.output import say, say_raw
@@ -10,11 +11,20 @@ from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look
 from rerail.core import events as ev
 from rerail.core.plan import Plan
-from rerail.core.state import RunState
+from rerail.core.state import RunState, name
 from rerail.text import one_line, without_escapes
 
-_DECISIONS = {"reuse": "green", "run": "cyan", "rerun": "yellow", "ask": "red", "skip": "dim", "later": "dim"}
+_DECISIONS = {
+    "reuse": "green",
+    "restore": "green",
+    "run": "cyan",
+    "rerun": "yellow",
+    "ask": "red",
+    "skip": "dim",
+    "later": "dim",
+}
 SHOWN_LINES = 12
+MOST_CALM = 20  # lines about what is as it should be
 
 
 def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) -> None:
@@ -24,7 +34,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
     rows: list[tuple[Cell, ...]] = []
     for made in (*plan.decisions, *plan.hooks):
         reason = made.reason + (", unless it comes out the same" if made.unless_same else "")
-        reused = made.decision == "reuse"
+        reused = made.kept
         cost = state.unit((made.step, None)).metrics.get("cost_usd", 0) if reused else 0
         saved = seconds(made.saved_seconds) if made.saved_seconds else ""
         style = _DECISIONS[made.decision]
@@ -46,17 +56,43 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
         rows.insert(0, tuple((head, "dim") for head in heads))
     for line in table(rows, look, indent="  ", cut=2):
         say_raw(line)
-    _say_saved(plan, state)
 
 
-def _say_saved(plan: Plan, state: RunState) -> None:
-    reused = [made for made in plan.decisions if made.decision == "reuse"]
-    if not reused:
+def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Look) -> None:
+    """What the audit found and what was done about it, a line each; where the run starts again."""
+    if lines:
+        last = name(state.last_completed) if state.last_completed else ""
+        if last:
+            say_raw(_levelled("info", f"checkpoint says {last} completed", look))
+        calm = [line for line in lines if line[0] == "info"]
+        shown = list(lines) if len(calm) <= MOST_CALM else [line for line in lines if line[0] != "info"]
+        for level, text in shown:
+            say_raw(_levelled(level, text, look))
+        if len(calm) > MOST_CALM:
+            say_raw(_levelled("info", f"{len(calm)} artifacts intact", look))
+        first = next((made for made in plan.decisions if not made.kept), None)
+        if first is not None:
+            how = "re-running from" if first.decision == "rerun" else "going on with"
+            say_raw(_levelled("info", f"{how} {first.step}: {first.reason}", look))
+    say_saved(plan, state)
+
+
+def _levelled(level: str, text: str, look: Look) -> str:
+    return look.paint(f"[{level}]", "yellow" if level == "warn" else "dim") + " " + one_line(text, 1000)
+
+
+def say_saved(plan: Plan, state: RunState) -> None:
+    """How much of the run does not have to be done again."""
+    kept = [made for made in plan.decisions if made.kept]
+    if not kept:
         return
-    saved = sum(made.saved_seconds for made in reused)
-    cost = sum(state.unit((made.step, None)).metrics.get("cost_usd", 0) for made in reused)
+    restored = sum(made.decision == "restore" for made in kept)
+    rerun = sum(made.decision == "rerun" for made in plan.decisions)
+    saved = sum(made.saved_seconds for made in kept)
+    cost = sum(state.unit((made.step, None)).metrics.get("cost_usd", 0) for made in kept)
     money = f" and {dollars(cost)}" if cost else ""
-    say(f"rerail: {len(reused)} of {len(plan.decisions)} steps reused, saving {seconds(saved)}{money}")
+    more = "".join(f", {count} {what}" for count, what in ((restored, "restored"), (rerun, "rerun")) if count)
+    say(f"rerail: {len(kept) - restored} of {len(plan.decisions)} steps reused{more}, saving {seconds(saved)}{money}")
 
 
 def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, look: Look) -> None:

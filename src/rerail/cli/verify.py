@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import click
 import msgspec
 
-from rerail.cli.options import complete_run, find_run, json_option, newest_first, open_store, store_option
-from rerail.cli.output import say
+from rerail.cli.options import base_dir, complete_run, find_run, json_option, newest_first, open_store, store_option
+from rerail.cli.output import Reading, say
 from rerail.errors import RerailError, StateError, UsageError
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.verify import verify as prove
 
+BROKEN_ARTIFACTS = 1  # exit code: the state is intact, what it speaks of is not
+
 
 @click.command(epilog="Example: rerail verify --all")
 @click.argument("run_name", metavar="[RUN]", required=False, default=None, shell_complete=complete_run)
-@click.option("--all", "everything", is_flag=True, help="Every run of the store.")
+@click.option("--all", "everything", is_flag=True, help="Every run of the store, and every copy in the content store.")
 @json_option("An array of runs with what was found.")
 @store_option()
 def verify(run_name: str | None, everything: bool, as_json: bool, store_url: str | None) -> int:
-    """Prove that what is recorded of a run is intact: every byte of its journal, its checkpoint, its pipeline."""
+    """Prove that what is recorded of a run is intact: its journal, its checkpoint, its pipeline, its artifacts."""
     store = open_store(store_url)
     if bool(run_name) == everything:
         raise UsageError("verify needs a RUN or --all", hint="rerail verify last")
     runs = newest_first(store) if everything else [find_run(store, run_name or "")]
-    found = [_verified(store, run_id) for run_id in runs]
+    found = [_verified(store, run_id, files=not everything) for run_id in runs]
+    rotten = _rotten(store) if everything else []
     if as_json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
@@ -35,15 +39,52 @@ def verify(run_name: str | None, everything: bool, as_json: bool, store_url: str
     bad = [row for row in found if not row["intact"]]
     if len(found) > 1 or not found:
         say(f"rerail: {len(found) - len(bad)} of {len(found)} runs are intact")
-    return StateError.exit_code if bad else 0
+    for sha256 in rotten:
+        say(f"rerail: the copy {sha256[:16]}… in the content store is rotten; it will not be used")
+    if bad:
+        return StateError.exit_code
+    return BROKEN_ARTIFACTS if rotten or any(row.get("flaws") for row in found) else 0
 
 
-def _verified(store: DirectoryStore, run_id: str) -> dict[str, Any]:
+def _verified(store: DirectoryStore, run_id: str, *, files: bool) -> dict[str, Any]:
     try:
         proof = prove(store, run_id)
+        row = {"run_id": run_id, "intact": True, **msgspec.structs.asdict(proof)}
+        return row | (_files(store, run_id) if files else {})
     except RerailError as error:
         return {"run_id": run_id, "intact": False, "problem": error.message, "next": error.hint}
-    return {"run_id": run_id, "intact": True, **msgspec.structs.asdict(proof)}
+
+
+def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
+    """What the completed steps of a run claim, and where that does not hold."""
+    from rerail import api
+    from rerail.artifacts.objects import Objects
+
+    try:
+        ready = api.prepare(store, run_id, api.ResumeRequest(progress=Reading()), base_dir=base_dir(store))
+    except UsageError as error:  # the pipeline file is not in order: that is no fault of the run's
+        return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
+    objects = Objects(os.path.join(store.root, "objects"))
+    units = ready.recording.state.units.values()
+    kept = {record.sha256 for unit in units for record in unit.artifacts if record.kept}
+    flaws = [
+        {"step": unit[0], "path": flaw.path, "condition": flaw.condition, "restorable": flaw.restorable}
+        for unit, found in ready.audit.flaws.items()
+        for flaw in found
+        if not flaw.later
+    ]
+    return {
+        "artifacts": sum(len(paths) for paths in ready.audit.intact.values()),
+        "flaws": flaws,
+        "rotten": [sha256 for sha256 in sorted(kept) if objects.rotten(sha256)],
+    }
+
+
+def _rotten(store: DirectoryStore) -> list[str]:
+    from rerail.artifacts.objects import Objects
+
+    objects = Objects(os.path.join(store.root, "objects"))
+    return [sha256 for sha256 in objects.all() if objects.rotten(sha256)]
 
 
 def _say(row: dict[str, Any]) -> None:
@@ -51,6 +92,16 @@ def _say(row: dict[str, Any]) -> None:
         say(f"rerail: run {row['run_id']} is NOT intact: {row['problem']}\n  next: {row['next']}")
         return
     lives = f"{row['segments']} segment{'s' if row['segments'] != 1 else ''}"
-    say(f"rerail: run {row['run_id']} is intact: {row['records']} records in {lives}, {row['bytes']} bytes")
+    whole = f", {row['artifacts']} artifacts" if row.get("artifacts") else ""
+    say(f"rerail: run {row['run_id']} is intact: {row['records']} records in {lives}, {row['bytes']} bytes{whole}")
     for notice in row["notices"]:
         say(f"  {notice}")
+    if row.get("files"):
+        say(f"  {row['files']}")
+    for flaw in row.get("flaws", ()):
+        can = "a copy is in the content store" if flaw["restorable"] else f"{flaw['step']} would run again"
+        say(f"  {flaw['path']} of {flaw['step']}: {flaw['condition']}; {can}")
+    for sha256 in row.get("rotten", ()):
+        say(f"  the copy {sha256[:16]}… in the content store is gone or rotten; it will not be used")
+    if row.get("flaws"):
+        say(f"  next: rerail resume {row['run_id']}")

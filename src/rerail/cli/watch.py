@@ -47,7 +47,7 @@ def _draw(store: DirectoryStore, run_id: str) -> Recording:
     from rerail import api
     from rerail.cli.live import LiveView
 
-    ready = api.prepare(store, run_id, base_dir=base_dir(store))
+    ready = api.prepare(store, run_id, api.ResumeRequest(verify=None), base_dir=base_dir(store))
     view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look_of(STDERR))
     view.attach(ready.pipeline, ready.recording.state)
     try:

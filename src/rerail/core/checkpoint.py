@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rerail.core.events import FORMAT, ArtifactRecord, Failure, Metrics
+from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics
 from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
 
@@ -53,6 +53,8 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     failures: int = 0
     started_seq: int = 0
     changed_seq: int = 0
+    completed_seq: int = 0
+    inputs: tuple[InputRecord, ...] = ()
     fingerprint: str = ""
     retry_at: datetime | None = None
     retry_in: float | None = None
@@ -211,6 +213,8 @@ def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: 
         failures=known.failures,
         started_seq=known.started_seq,
         changed_seq=known.changed_seq,
+        completed_seq=known.completed_seq,
+        inputs=known.inputs,
         fingerprint=known.fingerprint,
         retry_at=known.retry_at,
         retry_in=known.retry_in,
@@ -228,6 +232,8 @@ def _unit_state(step: StepRecord) -> UnitState:
         failures=step.failures,
         started_seq=step.started_seq,
         changed_seq=step.changed_seq,
+        completed_seq=step.completed_seq,
+        inputs=step.inputs,
         started_at=step.started_at,
         finished_at=step.finished_at,
         duration=step.duration_seconds,

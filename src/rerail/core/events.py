@@ -45,12 +45,32 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, Any] = {}
 
 
-class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as it was when its step completed."""
+class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An artifact as it was when its step completed: a file, or a tree, whose digest is that of its manifest."""
 
-    path: str
+    path: str  # relative to the pipeline's directory unless it is external
     size: int
     sha256: str
+    state: str  # as found when this was written: intact
+    kind: Literal["file", "tree"] = "file"
+    files: int = 1
+    mode: int = 0
+    stamp: str = ""  # times and inode, for `--verify fast`
+    kept: bool = False  # in the content store, as far as it was to be
+    position: int = 0  # among the artifacts its step declares
+
+    @property
+    def product(self) -> tuple[str, str, str]:
+        """What makes it the same thing again."""
+        return (self.path, self.kind, self.sha256)
+
+
+class InputRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a step was going to read, as it was when the step started. Without a digest: it was not there."""
+
+    path: str
+    sha256: str = ""
+    stamp: str = ""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", gc=False):
@@ -119,6 +139,7 @@ class StepStarted(_UnitEvent, frozen=True, kw_only=True, tag="step-started", omi
     attempt: int
     fingerprint: str = ""  # of the definition it was started with
     head: str = ""  # the commit HEAD was at, for `commit_required`
+    inputs: tuple[InputRecord, ...] = ()
 
 
 class StepCompleted(_UnitEvent, frozen=True, kw_only=True, tag="step-completed", omit_defaults=True):
@@ -156,19 +177,52 @@ class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped", omi
     fingerprint: str = ""
 
 
-class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidated"):
+class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidated", omit_defaults=True):
     """What is recorded of this unit no longer counts: it runs again."""
 
     reason: str
+    aside: dict[str, str] = {}  # what stood at its broken paths, and where in the run directory that is now
 
 
-class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked"):
+class ArtifactsRestored(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-restored", omit_defaults=True):
+    """What this unit produced stands where it should again."""
+
+    found: dict[str, str]  # path → what was wrong there
+    artifacts: tuple[ArtifactRecord, ...]  # all of the unit's, with new stamps
+    aside: dict[str, str] = {}
+
+
+class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_defaults=True):
     """A person said what is true of this unit."""
 
     status: Literal["completed", "failed", "pending"]
     by: str
+    artifacts: tuple[ArtifactRecord, ...] = ()  # as they stood when it was marked completed
+    inputs: tuple[InputRecord, ...] = ()
 
 
-UnitEvent = StepStarted | StepCompleted | StepFailed | StepInterrupted | StepSkipped | StepInvalidated | StepMarked
+class StepAdopted(_UnitEvent, frozen=True, kw_only=True, tag="step-adopted", omit_defaults=True):
+    """A forked run shares what this unit produced in the run it was forked from. What that cost was paid there."""
+
+    run: str
+    fingerprint: str
+    duration: float | None = None
+    outputs: dict[str, Any] = {}
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    inputs: tuple[InputRecord, ...] = ()
+    skipped: str = ""  # why it was skipped there, if it was
+
+
+UnitEvent = (
+    StepStarted
+    | StepCompleted
+    | StepFailed
+    | StepInterrupted
+    | StepSkipped
+    | StepInvalidated
+    | StepMarked
+    | StepAdopted
+    | ArtifactsRestored
+)
 RunEvent = RunStarted | RunResumed | RunRepaired | RunInterrupted | RunPaused | RunFinished
 Event = RunEvent | UnitEvent

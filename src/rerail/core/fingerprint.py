@@ -26,9 +26,13 @@ def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
 
 def _extras(step: Step) -> list[object]:
     """What else decides whether and how it completes; empty for most steps."""
-    if not (step.when or step.checks or step.outputs or step.commit_required):
-        return []
-    return [step.when, step.checks, step.outputs, step.commit_required]
+    extras: list[object] = []
+    if step.when or step.checks or step.outputs or step.commit_required:
+        extras = [step.when, step.checks, step.outputs, step.commit_required]
+    if step.artifacts or step.inputs:
+        # What is asked of their content is asked again on resume; which they are is part of what the step is.
+        extras += [[made.path for made in step.artifacts], [read.path for read in step.inputs]]
+    return extras
 
 
 def _normalised(action: Action) -> Action:

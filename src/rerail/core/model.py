@@ -57,6 +57,28 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     form: Literal["text", "json", "lines"] = "text"
 
 
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file, directory or pattern that a step produces or reads, and what must hold of its content."""
+
+    path: str  # relative to the pipeline's directory
+    min_size: int | None = None
+    max_size: int | None = None
+    contains: tuple[str, ...] = ()
+    not_contains: tuple[str, ...] = ()
+    format: Literal["", "json", "yaml", "toml", "csv"] = ""
+    schema: str = ""  # path of a JSON Schema
+    optional: bool = False
+    temporary: bool = False  # not needed once its consumers are done
+    keep: bool | int | None = None  # in the content store: always, never, up to so many bytes; None: up to a default
+    external: bool = False  # may be outside the project
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether anything is asked of the content."""
+        sized = self.min_size is not None or self.max_size is not None
+        return sized or bool(self.contains or self.not_contains or self.format or self.schema)
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of a pipeline. `needs` is resolved: the default "the previous step" is written out."""
 
@@ -74,6 +96,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checks: tuple[str, ...] = ()  # commands that must pass after it
     outputs: dict[str, Capture] = {}
     commit_required: bool = False
+    inputs: tuple[Artifact, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
     on_failure: tuple["Step", ...] = ()
     dynamic: bool = False  # whether any of its texts holds an expression
     line: int = 0  # where it stands in the file, for messages
@@ -150,3 +174,4 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: dict[str, Any] = {}
     labels: dict[str, str] = {}
     options: RunOptions = RunOptions()
+    parent: str = ""  # the run it was forked from

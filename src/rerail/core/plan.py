@@ -3,23 +3,32 @@
 One rule decides about everything that completed before: a unit's record stays valid while its definition is
 the same and nothing it depends on, directly or not, has produced something different since the unit started.
 "Since" is journal order, never a clock. Because of it a crash in the middle of a cascade loses nothing, and a
-step that reran and produced the same stops the cascade.
+step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide
+instead.
+
+What it produced must stand where it did. If not, it is restored or the step runs again. Some flaws matter only if
+something else runs: those of a temporary artifact, if a consumer does; those of a path that a later step took over,
+if that step does. So the decisions are made forward, then looked at backward, until nothing changes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
+from rerail.core.audit import Audit, Flaw
 from rerail.core.fingerprint import fingerprint
-from rerail.core.graph import Ancestors, downstream, topological
+from rerail.core.graph import Ancestors, dependants, downstream, topological
 from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks, unknown
 from rerail.core.model import Pipeline, Step
+from rerail.core.references import EVERYTHING, references
 from rerail.core.state import RunState, UnitState
 
-Verdict = Literal["reuse", "run", "rerun", "ask", "skip", "later"]
+Verdict = Literal["reuse", "restore", "run", "rerun", "ask", "skip", "later"]
+KEPT: tuple[Verdict, ...] = ("reuse", "restore")
 Changes = Literal["rerun", "keep", "refuse"]
 
 
@@ -32,6 +41,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unless_same: tuple[str, ...] = ()
     changed: bool = False  # its definition was edited since it ran
     saved_seconds: float = 0.0  # what reusing it saves
+    flaws: tuple[Flaw, ...] = ()  # where its artifacts do not stand: to be restored, or moved aside before it runs
+
+    @property
+    def kept(self) -> bool:
+        return self.decision in KEPT
+
+    @property
+    def mends(self) -> bool:
+        """Whether its flaws are restored: it is kept, or would be if what it needs comes out the same."""
+        return bool(self.flaws) and (self.kept or bool(self.unless_same))
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,32 +66,192 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(item.step for item in self.decisions if item.changed)
 
 
-def plan(pipeline: Pipeline, state: RunState, changes: Changes = "rerun", start: str = "") -> Plan:
-    """Decide for every step, in declaration order, whether it runs and why.
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person asked of a plan.
 
-    `start` is the step a person wants to start from: it and what depends on it run in any case, and in a run that
-    has not begun everything else is skipped.
+    `start` is the step to start from: it and what depends on it run in any case, and in a run that has not begun
+    everything else is skipped.
     """
-    if not state.units and not start:
+
+    changes: Changes = "rerun"
+    start: str = ""
+    restore: bool = True
+
+
+def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes: Wishes | None = None) -> Plan:
+    """Decide for every step, in declaration order, whether it runs and why."""
+    wishes = wishes or Wishes()
+    if not state.units and not wishes.start:
         return Plan(decisions=tuple(_pending(step, UnitState()) for step in pipeline.steps))
-    steps = {step.id: step for step in pipeline.steps}
-    forced = downstream({step.id: step.needs for step in pipeline.steps}, [start]) if start else set()
-    hooks = set(pipeline.hooks)
-    made: dict[str, Decision] = {}
-    lineage: dict[str, int] = {}
-    for step_id in topological({step.id: step.needs for step in pipeline.steps}):
-        step = steps[step_id]
-        unit = state.unit((step_id, None))
-        made[step_id] = _decide(pipeline, step, unit, made, lineage, changes=changes)
-        if start:
-            made[step_id] = _started_from(start, made[step_id], forced=step_id in forced, new=state.seq == 0)
-        lineage[step_id] = lineage_of(step, unit, lineage)
+    making = _Making(pipeline, state, audit or Audit(), wishes)
+    made = making.forward()
+    while making.backward(made):
+        made = making.forward()
+    steps, hooks = {step.id for step in pipeline.steps}, set(pipeline.hooks)
     return Plan(
         decisions=tuple(made[step.id] for step in pipeline.steps),
         removed=tuple(step for step, item in state.units if item is None and step not in steps and step not in hooks),
         hooks=_hooks(pipeline, state),
         ending_cut_off=ending_was_cut_off(pipeline, state),
     )
+
+
+class _Making:
+    """One plan in the making."""
+
+    def __init__(self, pipeline: Pipeline, state: RunState, audit: Audit, wishes: Wishes) -> None:
+        needs = {step.id: step.needs for step in pipeline.steps}
+        self._pipeline = pipeline
+        self._state = state
+        self._audit = audit
+        self._wishes = wishes
+        self._steps = {step.id: step for step in pipeline.steps}
+        self._order = topological(needs)
+        self._dependants = dependants(needs)
+        self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
+        self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
+        # Steps that wrote what another had written before them: they cannot be kept if anything they need runs again.
+        self._writing_over = {later for flaws in audit.flaws.values() for flaw in flaws for later in flaw.later}
+
+    def forward(self) -> dict[str, Decision]:
+        """The decisions, each after those it depends on."""
+        made: dict[str, Decision] = {}
+        lineage: dict[str, int] = {}
+        wishes = self._wishes
+        for step_id in self._order:
+            step = self._steps[step_id]
+            unit = self._state.unit((step_id, None))
+            made[step_id] = self._decide(step, unit, made, lineage)
+            if wishes.start:
+                forced, new = step_id in self._forced, self._state.seq == 0
+                made[step_id] = _started_from(wishes.start, made[step_id], forced=forced, new=new)
+            lineage[step_id] = lineage_of(step, unit, lineage)
+        return made
+
+    def backward(self, made: Mapping[str, Decision]) -> bool:
+        """Find flaws that matter because of what will run; whether there were any new ones."""
+        if not self._audit.flaws:
+            return False
+        running = {step for step, decision in made.items() if not decision.kept}
+        found = False
+        for step_id in reversed(self._order):
+            if step_id in running:
+                continue
+            for flaw in self._audit.flaws.get((step_id, None), ()):
+                if (step_id, flaw.path) in self._needed or not (flaw.temporary or flaw.later):
+                    continue
+                if self._matters(step_id, flaw, running):
+                    self._needed.add((step_id, flaw.path))
+                    found = True
+                    if not self._restorable(flaw):
+                        running.add(step_id)
+        return found
+
+    def _matters(self, step_id: str, flaw: Flaw, running: set[str]) -> bool:
+        if flaw.later:
+            return not running.isdisjoint(flaw.later)
+        readers = (step.id for step in self._pipeline.steps if any(read.path == flaw.artifact for read in step.inputs))
+        return not running.isdisjoint(self._dependants[step_id]) or not running.isdisjoint(readers)
+
+    def _restorable(self, flaw: Flaw) -> bool:
+        return flaw.restorable and self._wishes.restore
+
+    def _decide(self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]) -> Decision:
+        flaws = tuple(
+            flaw
+            for flaw in self._audit.flaws.get((step.id, None), ())
+            if (step.id, flaw.path) in self._needed or not (flaw.temporary or flaw.later)
+        )
+        decision = self._by_record(step, unit, lineage)
+        if decision is None:
+            decision = self._by_files(step, unit, made, flaws)
+        if decision is None and step.id in self._writing_over and not all(made[need].kept for need in step.needs):
+            reason = "what it wrote over was written before it by a step that may run again"
+            decision = Decision(step=step.id, decision="rerun", reason=reason)
+        if decision is None:
+            decision = _by_needs(step, made)
+        if decision is None:
+            edited = self._edited(step, unit)
+            reason = ", ".join(flaw.words for flaw in flaws[:3]) if flaws else _reuse_reason(unit, edited=edited)
+            decision = Decision(
+                step=step.id,
+                decision="restore" if flaws else "reuse",
+                reason=reason,
+                changed=edited,
+                saved_seconds=unit.duration or 0.0,
+            )
+        return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
+
+    def _edited(self, step: Step, unit: UnitState) -> bool:
+        return bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, self._pipeline.env)
+
+    def _by_record(self, step: Step, unit: UnitState, lineage: Mapping[str, int]) -> Decision | None:
+        """What the record alone decides."""
+        match unit.status:
+            case "pending":
+                return _pending(step, unit)
+            case "running" | "interrupted":
+                return _cut_off(step, unit)
+            case "failed" if not (unit.allowed and step.allow_failure):
+                reason = "failed, which is no longer allowed" if unit.allowed else _failure(unit)
+                return Decision(step=step.id, decision="rerun", reason=reason)
+            case _:
+                pass
+        if self._edited(step, unit) and self._wishes.changes != "keep":
+            return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
+        older = stale(step, unit, lineage, self._state, self._pipeline.env)
+        if older is not None:
+            return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
+        return None
+
+    def _by_files(
+        self, step: Step, unit: UnitState, made: Mapping[str, Decision], flaws: tuple[Flaw, ...]
+    ) -> Decision | None:
+        """What is on disk decides: artifacts that cannot be restored, inputs that are not what they were."""
+        lost = [flaw for flaw in flaws if not self._restorable(flaw)]
+        if lost:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            why = "" if self._wishes.restore else ", --no-restore"
+            return Decision(step=step.id, decision="rerun", reason=f"{lost[0].words}{more}{why}")
+        now = self._audit.inputs.get((step.id, None))
+        if unit.status != "completed" or now is None:
+            return None
+        changed = [read.path for read, was in zip(now, unit.inputs, strict=False) if read.sha256 != was.sha256]
+        if not changed:
+            return None
+        remade = {path: self._remade(path, made) for path in changed}
+        for path, producers in remade.items():
+            if not producers:
+                return Decision(step=step.id, decision="rerun", reason=f"input {path} changed since it ran")
+        if all(self._comes_back(path, unit, producers, made) for path, producers in remade.items()):
+            return None
+        all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
+        reason = f"input {changed[0]} is made whole by {_names(list(all_of_them))} first"
+        return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
+
+    def _remade(self, path: str, made: Mapping[str, Decision]) -> list[str]:
+        """The steps whose flawed artifacts lie at or below an input, and will stand again before it is read."""
+        return [
+            step_id
+            for (step_id, _), flaws in self._audit.flaws.items()
+            if step_id in made and any(covers(path, flaw.path) for flaw in flaws)
+        ]
+
+    def _comes_back(self, path: str, unit: UnitState, producers: list[str], made: Mapping[str, Decision]) -> bool:
+        """Whether restoring an input's producer makes it what this unit had read."""
+        if len(producers) != 1 or not made[producers[0]].kept:
+            return False
+        of_producer = self._state.unit((producers[0], None)).artifacts
+        sealed = next((record.sha256 for record in of_producer if record.path == path and record.kind == "file"), "")
+        return bool(sealed) and sealed == next((read.sha256 for read in unit.inputs if read.path == path), "")
+
+
+def covers(pattern: str, path: str) -> bool:
+    """Whether an input may take in what stands at a path. Says yes too often for patterns rather than too seldom."""
+    literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    if literal != pattern:
+        return path.startswith(literal)
+    return path == pattern or path.startswith(pattern.rstrip("/") + "/")
 
 
 def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
@@ -99,7 +278,7 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
     wanted = {until, *Ancestors({step.id: step.needs for step in pipeline.steps}).of(until)}
     decisions = tuple(
         made
-        if made.step in wanted or made.decision == "reuse"
+        if made.step in wanted or made.kept
         else Decision(step=made.step, decision="later", reason=f"after --until {until}")
         for made in whole.decisions
     )
@@ -123,52 +302,34 @@ def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
     return newest
 
 
-def stale(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> str | None:
-    """The need that produced something different since this unit started, if there is one."""
+def stale(
+    step: Step, unit: UnitState, lineage: Mapping[str, int], state: RunState, shared_env: Mapping[str, str]
+) -> str | None:
+    """The step that produced something different since this unit started, if that counts.
+
+    Without declared inputs everything it depends on counts; with them only the results its expressions name do, and
+    the inputs themselves, which are looked at elsewhere.
+    """
+    if step.inputs:
+        named = references(step, shared_env)[1]
+        if EVERYTHING not in named:
+            changed = (need for need in named if state.unit((need, None)).changed_seq > unit.started_seq)
+            return next(iter(sorted(changed)), None)
     for need in step.needs:
         if lineage[need] > unit.started_seq:
             return need
     return None
 
 
-def _decide(
-    pipeline: Pipeline,
-    step: Step,
-    unit: UnitState,
-    made: Mapping[str, Decision],
-    lineage: Mapping[str, int],
-    *,
-    changes: Changes,
-) -> Decision:
-    match unit.status:
-        case "pending":
-            return _pending(step, unit)
-        case "running" | "interrupted":
-            return _cut_off(step, unit)
-        case "failed" if not (unit.allowed and step.allow_failure):
-            reason = "failed, which is no longer allowed" if unit.allowed else _failure(unit)
-            return Decision(step=step.id, decision="rerun", reason=reason)
-        case _:
-            pass
-    edited = bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, pipeline.env)
-    if edited and changes != "keep":
-        return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
-    older = stale(step, unit, lineage)
-    if older is not None:
-        return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
-    rerunning = [need for need in step.needs if made[need].decision != "reuse"]
-    if rerunning:
-        reason = f"needs {_names(rerunning)}, which {'is' if len(rerunning) == 1 else 'are'} not settled"
-        if all(made[need].decision == "rerun" for need in rerunning):
-            reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
-        return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
-    return Decision(
-        step=step.id,
-        decision="reuse",
-        reason=_reuse_reason(unit, edited=edited),
-        changed=edited,
-        saved_seconds=unit.duration or 0.0,
-    )
+def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
+    """What it needs runs again: so does this, unless that comes out the same."""
+    rerunning = [need for need in step.needs if not made[need].kept]
+    if not rerunning:
+        return None
+    reason = f"needs {_names(rerunning)}, which {'is' if len(rerunning) == 1 else 'are'} not settled"
+    if all(made[need].decision == "rerun" for need in rerunning):
+        reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
+    return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
 
 
 def _pending(step: Step, unit: UnitState) -> Decision:

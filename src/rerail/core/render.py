@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from rerail.core import holes, shelltext, shellvalues, template
-from rerail.core.model import Action, Python, Run, Step, Write
+from rerail.core.model import Action, Artifact, Python, Run, Step, Write
 from rerail.core.state import RunState
 from rerail.core.template import ExpressionError, Scope
 
@@ -60,6 +61,26 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
         case other:
             action = other
     return Rendered(action=action, env=settled, cwd=cwd)
+
+
+def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]:
+    """Artifacts or inputs with the expressions in their paths evaluated; what a value holds is no pattern."""
+    made = []
+    for artifact in declared:
+        if holes.has_holes(artifact.path):
+            pieces = [
+                literal + ("" if expression is None else _as_name(template.as_text(template.evaluate(expression, scope))))
+                for literal, expression, _ in holes.split(artifact.path)
+            ]
+            artifact = msgspec.structs.replace(artifact, path="".join(pieces))  # noqa: PLW2901
+        made.append(artifact)
+    return tuple(made)
+
+
+def _as_name(value: str) -> str:
+    if "\0" in value:
+        raise ExpressionError("a path cannot hold a NUL character")
+    return re.sub(r"([*?[])", r"[\1]", value)
 
 
 def shell(script: str, scope: Scope) -> tuple[str, dict[str, str]]:

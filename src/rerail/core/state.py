@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core.events import ArtifactRecord, Event, Failure, Metrics, UnitEvent
+from rerail.core.events import ArtifactRecord, Event, Failure, InputRecord, Metrics, UnitEvent
 from rerail.core.model import RunOptions
 from rerail.errors import IllegalEvent
 
@@ -29,6 +29,8 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("running", ev.StepFailed): "failed",
     ("running", ev.StepInterrupted): "interrupted",
     ("pending", ev.StepSkipped): "skipped",
+    ("pending", ev.StepAdopted): "completed",  # or skipped: the event says so
+    ("completed", ev.ArtifactsRestored): "completed",
     # From running only when the attempt was announced and then never launched.
     **{
         (before, ev.StepInvalidated): "pending" for before in ("running", "completed", "failed", "interrupted", "skipped")
@@ -60,6 +62,7 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     failures: int = 0  # failed attempts since the unit was last pending: what a retry policy counts
     started_seq: int = 0  # journal position of the attempt that completed, or of the latest one
     changed_seq: int = 0  # journal position at which its product last became something different
+    completed_seq: int = 0  # journal position of its last completion: the last producer of a path owns it
     started_at: datetime | None = None
     finished_at: datetime | None = None
     duration: float | None = None
@@ -67,6 +70,7 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     outputs: dict[str, Any] = {}
     metrics: Metrics = {}
     artifacts: tuple[ArtifactRecord, ...] = ()
+    inputs: tuple[InputRecord, ...] = ()
     output: str = ""
     error: Failure | None = None
     retry_at: datetime | None = None
@@ -189,6 +193,8 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
         unit = state.units[key] = UnitState()
     _CHANGES[kind](state, unit, seq, event)
     unit.status = status
+    if kind is ev.StepAdopted and event.skipped:  # type: ignore[union-attr]
+        unit.status = "skipped"
     if isinstance(event, ev.StepMarked):
         unit.status = event.status
         if event.status != "completed" and state.status == "completed":
@@ -218,6 +224,7 @@ def _started(_state: RunState, unit: UnitState, seq: int, event: ev.StepStarted)
     unit.retry_at = None
     unit.retry_in = None
     unit.fingerprint = event.fingerprint
+    unit.inputs = event.inputs
     unit.head = unit.head or event.head
 
 
@@ -225,6 +232,7 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     comparable = bool(event.outputs or event.artifacts)
     if not (comparable and unit.changed_seq and same_product(unit, event)):
         unit.changed_seq = seq
+    unit.completed_seq = seq
     unit.completions += 1
     unit.outputs = event.outputs
     unit.artifacts = event.artifacts
@@ -239,7 +247,9 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
 
 def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
     """Whether a completion produced exactly what the unit's previous completion did."""
-    return event.outputs == unit.outputs and event.artifacts == unit.artifacts
+    if event.outputs != unit.outputs or len(event.artifacts) != len(unit.artifacts):
+        return False
+    return all(new.product == old.product for new, old in zip(event.artifacts, unit.artifacts, strict=True))
 
 
 def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) -> None:
@@ -302,13 +312,37 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
         # produced is unknown, so it counts as different from anything before.
         unit.changed_seq = seq
         unit.started_seq = seq
+        unit.completed_seq = seq
+        unit.artifacts = event.artifacts
+        unit.inputs = event.inputs
         unit.fingerprint = ""
         unit.completions += 1
-        unit.error = None
+        state.last_completed = (event.step, event.item)
+
+
+def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsRestored) -> None:
+    unit.artifacts = event.artifacts
+
+
+def _adopted(state: RunState, unit: UnitState, seq: int, event: ev.StepAdopted) -> None:
+    unit.started_seq = seq
+    unit.changed_seq = seq
+    unit.fingerprint = event.fingerprint
+    unit.duration = event.duration
+    unit.inputs = event.inputs
+    unit.finished_at = event.at
+    unit.reason = event.skipped
+    if not event.skipped:
+        unit.completed_seq = seq
+        unit.completions = 1
+        unit.outputs = event.outputs
+        unit.artifacts = event.artifacts
         state.last_completed = (event.step, event.item)
 
 
 _CHANGES: Final[Mapping[type, Any]] = {
+    ev.StepAdopted: _adopted,
+    ev.ArtifactsRestored: _restored,
     ev.StepStarted: _started,
     ev.StepCompleted: _completed,
     ev.StepFailed: _failed,

@@ -13,9 +13,10 @@ from rerail.core.events import Failure
 from rerail.core.masking import Mask
 from rerail.core.model import Call, Run, Step
 from rerail.core.render import Rendered, StepResults, rendered, shell
+from rerail.core.retry import Symptoms, patterns
 from rerail.core.state import RunState
 from rerail.core.template import Scope
-from rerail.engine.job import Job
+from rerail.engine.job import Find, Job
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
 MOST_MESSAGE = 2000
@@ -136,3 +137,24 @@ def failure_of(job: Job, step: Step, outcome: Outcome, state: RunState, at: date
         traceback=outcome.traceback,
         variables=job.mask.value(variables),
     )
+
+
+def unstartable(step: Step, kind: str, message: str) -> Outcome:
+    """The outcome of an attempt that was never launched."""
+    return Outcome(unit=(step.id, None), status="failed", duration=0.0, type=kind, message=message, retryable=False)
+
+
+def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[Symptoms, tuple[str, ...]]:
+    """What a retry policy looks at, and its patterns that took too long to look for."""
+    symptoms = Symptoms(
+        type=outcome.type,
+        message=outcome.message,
+        exit_code=outcome.exit_code,
+        stderr=outcome.stderr_tail,
+        retryable=outcome.retryable,
+    )
+    wanted = patterns(step.retry)
+    if not wanted:
+        return symptoms, ()
+    matching, endless = find(wanted, symptoms.text)
+    return msgspec.structs.replace(symptoms, matching=matching), endless

@@ -8,13 +8,16 @@ from typing import Literal
 
 import msgspec
 
-from rerail.core.events import Metrics
+from rerail.core.events import Event, Metrics
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.plan import Plan
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
-from rerail.ports import Clock, Executor, Kind
+from rerail.ports import Clock, Executor, Kind, Workshop
+
+# Patterns and a text: those that are in it, and those that took too long to tell.
+Find = Callable[[Sequence[str], str], tuple[frozenset[str], tuple[str, ...]]]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,20 +34,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
     left_by: Callable[[str], Metrics]  # attempt name → what it had counted when its life ended
     until: str = ""  # the last step that is wanted in this life
+    mended: tuple[Event, ...] = ()  # what was done about files before this life began
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is driven with."""
 
     executor: Executor
+    workshop: Workshop
     kinds: Mapping[type, Kind]
     clock: Clock
     dice: Callable[[], float]  # uniform in [0, 1)
     signals: Signals
     head: Callable[[str], str]  # the commit a directory is at
     uncommitted: Callable[[str], list[str]]
-    # Patterns and a text: those that are in it, and those that took too long to tell.
-    find: Callable[[Sequence[str], str], tuple[frozenset[str], tuple[str, ...]]]
+    find: Find
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

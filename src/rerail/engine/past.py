@@ -28,9 +28,11 @@ class Past:
 
     def settle(self) -> None:
         self._end_cut_off()
+        for event in self._job.mended:
+            self._recorder.stage(event)
         decisions = {decision.step: decision for decision in self._job.plan.decisions}
         order: Iterable[str] = decisions
-        if any(decision.decision in ("reuse", "skip") for decision in decisions.values()):
+        if any(decision.kept or decision.decision == "skip" for decision in decisions.values()):
             # What is settled already must come after what it needs, wherever it is declared.
             order = topological({step.id: step.needs for step in self._job.pipeline.steps})
         for step_id in order:
@@ -51,7 +53,7 @@ class Past:
 
     def _settle(self, step: Step, decision: Decision) -> None:
         unit = self._recorder.state.unit((step.id, None))
-        reused = decision.decision == "reuse"
+        reused = decision.kept
         if reused:
             self._schedule.reuse(step.id, unit)
         elif decision.decision == "skip":
@@ -61,7 +63,7 @@ class Past:
             self._schedule.expect(step.id, ask=decision.decision == "ask")
         self._finish_clean_up(step, hold=not reused)
         again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
-        if again and unit.status in ("completed", "skipped"):
+        if again and unit.status in ("completed", "skipped"):  # with flaws, mending has recorded it already
             # What failed keeps its record until it runs again: what is left of its clean-up depends on it.
             invalidate(self._recorder, self._clock, step.id, decision.reason)
 

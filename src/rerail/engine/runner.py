@@ -17,10 +17,22 @@ from rerail.core import events as ev
 from rerail.core.fingerprint import fingerprint
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.model import Step
-from rerail.core.retry import Symptoms, decide, patterns
+from rerail.core.retry import decide
 from rerail.core.state import RunState
-from rerail.core.template import ExpressionError, evaluate
-from rerail.engine.attempts import attempt_of, failure_of, masked, place_of, scope_of, with_checks, without_commit
+from rerail.core.template import ExpressionError, Scope, evaluate
+from rerail.engine.attempts import (
+    attempt_of,
+    failure_of,
+    masked,
+    place_of,
+    scope_of,
+    symptoms_of,
+    unstartable,
+    with_checks,
+    without_commit,
+)
+from rerail.engine.ending import finish
+from rerail.engine.files import StepFiles
 from rerail.engine.job import End, Job, Tools
 from rerail.engine.past import Past, invalidate, start_anew
 from rerail.engine.recorder import Recorder
@@ -44,6 +56,7 @@ class Runner:
         self._schedule = Schedule(job.pipeline, job.until)
         self._running: dict[str, int] = {}  # step → attempt number
         self._unstartable: list[Outcome] = []
+        self._files = StepFiles(tools.workshop)
         self._failed: set[str] = set()  # for good, and not allowed to
         self._stop_reason = ""  # why nothing new may start
         self._stop_signal: signal.Signals | None = None
@@ -58,7 +71,7 @@ class Runner:
         end = self._ending()
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
             end = self._last_hooks(end)
-        return self._finish(end)
+        return finish(self._recorder, self._clock, end)
 
     def _last_hooks(self, end: End) -> End:
         """What comes last, whatever happened; only what is left of it if that is where an earlier life was cut off."""
@@ -80,7 +93,8 @@ class Runner:
             if self._flush(starts):
                 self._launch(starts)
             starts.clear()
-            if not self._running and not self._unstartable and (self._is_stopping() or self._schedule.empty):
+            idle = not self._running and not self._unstartable and not self._files.examining
+            if idle and (self._is_stopping() or self._schedule.empty):
                 return
             self._recorder.snapshot_if_due()
             self._collect()
@@ -94,31 +108,51 @@ class Runner:
 
     def _fill(self, starts: list[Step]) -> None:
         """Stage the start of whatever is ready while there is room."""
-        if self._is_stopping() or len(self._running) >= self._job.options.parallel:
+        if self._is_stopping() or self._is_full():
             return
         for step in self._schedule.turns(self._clock.monotonic()):
             unit = self._state.unit((step.id, None))
+            if step.inputs and step.id not in self._files.examined:
+                self._files.examine(step, self._scope())
+                if self._is_full():
+                    return
+                continue
             if unit.settled:
-                changed = self._schedule.outdated(step, unit)
-                if changed is None:
+                changed = self._schedule.outdated(step, unit, self._state)
+                why = f"{changed} produced something different" if changed else self._files.changed(step, unit)
+                if not why:
                     self._recorder.warn(f"{step.id}: kept, what it needs came out the same")
+                    self._files.forget(step)
                     self._schedule.settle(step, unit)
                     continue
-                invalidate(self._recorder, self._clock, step.id, f"{changed} produced something different")
+                invalidate(self._recorder, self._clock, step.id, why)
             if unit.status == "failed" and unit.retry_at is None:
                 invalidate(self._recorder, self._clock, step.id, "it had failed")
             if self._skips(step):
                 continue
             self._stage_start(step, unit.attempts + 1)
             starts.append(step)
-            if len(self._running) >= self._job.options.parallel:
+            if self._is_full():
                 return
+
+    def _is_full(self) -> bool:
+        return len(self._running) + self._files.examining >= self._job.options.parallel
+
+    def _scope(self) -> Scope:
+        return scope_of(self._job, self._state, self._run_status())
 
     def _stage_start(self, step: Step, number: int) -> None:
         head = self._tools.head(place_of(self._job, step)) if step.commit_required else ""
         definition = fingerprint(step, self._job.pipeline.env)
         self._recorder.stage(
-            ev.StepStarted(at=self._clock.now(), step=step.id, attempt=number, fingerprint=definition, head=head)
+            ev.StepStarted(
+                at=self._clock.now(),
+                step=step.id,
+                attempt=number,
+                fingerprint=definition,
+                head=head,
+                inputs=self._files.inputs(step) if step.inputs else (),
+            )
         )
         self._running[step.id] = number
 
@@ -127,13 +161,14 @@ class Runner:
         if not step.when:
             return False
         try:
-            if evaluate(step.when, scope_of(self._job, self._state, self._run_status())):
+            if evaluate(step.when, self._scope()):
                 return False
         except ExpressionError:
             return False
         reason = f"`when: {step.when}` does not hold"
         if self._state.unit((step.id, None)).status != "pending":
             invalidate(self._recorder, self._clock, step.id, reason)
+        self._files.forget(step)
         definition = fingerprint(step, self._job.pipeline.env)
         self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=reason, fingerprint=definition))
         self._schedule.settle(step, self._state.unit((step.id, None)))
@@ -168,15 +203,18 @@ class Runner:
         for step in starts:
             try:
                 if step.when:  # one that has no value was not skipped: it fails here
-                    evaluate(step.when, scope_of(self._job, self._state, self._run_status()))
+                    evaluate(step.when, self._scope())
+                if step.inputs and (problem := self._files.take(step)):
+                    self._unstartable.append(unstartable(step, "InputInvalid", problem))
+                    continue
                 attempt = attempt_of(self._job, step, self._state, self._running[step.id], self._run_status())
                 work = self._tools.kinds[type(step.action)].work(attempt)
                 if step.checks:
                     attempt = with_checks(self._job, step, self._state, attempt, self._tools.kinds)
             except ExpressionError as error:
-                self._unstartable.append(_unstartable(step, "ExpressionError", str(error)))
+                self._unstartable.append(unstartable(step, "ExpressionError", str(error)))
             except (ValueError, KeyError, OSError) as error:
-                self._unstartable.append(_unstartable(step, "CouldNotStart", f"could not start: {error}"))
+                self._unstartable.append(unstartable(step, "CouldNotStart", f"could not start: {error}"))
             else:
                 self._executor.start(attempt, work)
 
@@ -188,6 +226,8 @@ class Runner:
         self._unstartable = []
         for outcome in outcomes:
             self._end(outcome)
+        if self._files.busy:
+            self._look()
         if self._tools.signals.received:
             self._heed_signals()
         now = self._clock.monotonic()
@@ -195,12 +235,30 @@ class Runner:
             self._last_interval = now
             self._recorder.snapshot("interval")
 
+    def _look(self) -> None:
+        """Take what came of looking at files."""
+        for looked in self._files.finished():
+            step = self._schedule.steps[looked.unit[0]]
+            if looked.purpose == "inputs":
+                if not looked.given_up:
+                    self._schedule.next(step.id)
+                continue
+            attempt = self._running.pop(step.id)
+            outcome = self._files.sealed(looked)
+            for warning in looked.warnings:
+                self._recorder.warn(self._job.mask.text(f"{step.id}: {warning}"))
+            self._record_end(step, attempt, outcome, looked.artifacts)
+        for line in self._files.slow(self._clock.monotonic()):
+            self._recorder.warn(line)
+
     def _patience(self) -> float:
         now = self._clock.monotonic()
         patience = self._last_interval + self._job.pipeline.checkpoint.interval - now
         snapshot_due = self._recorder.snapshot_due()
         if snapshot_due is not None:  # while a long step runs, checkpoint.json catches up
             patience = min(patience, snapshot_due - now)
+        if self._files.busy:
+            patience = min(patience, 1.0)
         due = self._schedule.next_due()
         if due is not None and not self._is_stopping():
             patience = min(patience, due - now)
@@ -215,6 +273,8 @@ class Runner:
             self._stop_starting(f"stopped by {received[0].name}")
             if self._running:
                 self._recorder.warn(f"{received[0].name}: ending what runs, in {STOP_GRACE:g} s at most; again: now")
+        if again or len(received) > 1:
+            self._files.give_up()
         self._executor.stop(0.0 if again or len(received) > 1 else STOP_GRACE)
 
     def _stop_starting(self, reason: str) -> None:
@@ -233,9 +293,20 @@ class Runner:
             head = self._tools.head(place)
             if head in ("", self._state.unit(outcome.unit).head):
                 outcome = without_commit(outcome, self._tools.uncommitted(place), head)
+        if outcome.status == "ok" and step.artifacts:
+            problem = self._files.seal(step, outcome, self._scope())
+            if not problem:
+                self._running[step.id] = attempt  # until its artifacts are sealed
+                return
+            outcome = msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=problem)
+        self._record_end(step, attempt, outcome)
+
+    def _record_end(
+        self, step: Step, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()
+    ) -> None:
         match outcome.status:
             case "ok":
-                self._complete(step, attempt, outcome)
+                self._complete(step, attempt, outcome, artifacts)
             case "stopped":
                 reason = self._stop_signal.name if self._stop_signal else self._stop_reason or "--fail-fast"
                 now, spent = self._clock.now(), outcome.metrics
@@ -245,7 +316,9 @@ class Runner:
             case "failed":
                 self._fail(step, attempt, outcome)
 
-    def _complete(self, step: Step, attempt: int, outcome: Outcome) -> None:
+    def _complete(
+        self, step: Step, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()
+    ) -> None:
         if step.on_failure and self._failed:  # a clean-up that failed before it is history now
             self._failed -= {hook.id for hook in step.on_failure}
         self._recorder.stage(
@@ -256,6 +329,7 @@ class Runner:
                 duration=round(outcome.duration, 6),
                 outputs=outcome.outputs,
                 metrics=outcome.metrics,
+                artifacts=artifacts,
                 output=outcome.output,
             )
         )
@@ -264,20 +338,9 @@ class Runner:
     def _fail(self, step: Step, attempt: int, outcome: Outcome) -> None:
         now = self._clock.now()
         failures = self._state.unit(outcome.unit).failures + 1
-        symptoms = Symptoms(
-            type=outcome.type,
-            message=outcome.message,
-            exit_code=outcome.exit_code,
-            stderr=outcome.stderr_tail,
-            retryable=outcome.retryable,
-        )
-        if wanted := patterns(step.retry):
-            matching, endless = self._tools.find(wanted, symptoms.text)
-            symptoms = msgspec.structs.replace(symptoms, matching=matching)
-            for pattern in endless:
-                self._recorder.warn(
-                    f"{step.id}: `retry.on: {pattern}` takes too long to look for; it counts as not found"
-                )
+        symptoms, endless = symptoms_of(step, outcome, self._tools.find)
+        for pattern in endless:
+            self._recorder.warn(f"{step.id}: `retry.on: {pattern}` takes too long to look for; it counts as not found")
         delay = decide(step.retry, failures, symptoms, self._tools.dice()).delay
         self._recorder.stage(
             ev.StepFailed(
@@ -308,24 +371,6 @@ class Runner:
 
     # The end
 
-    def _finish(self, end: End) -> End:
-        now = self._clock.now()
-        match end.status:
-            case "completed" | "failed":
-                self._recorder.stage(ev.RunFinished(at=now, status=end.status))
-            case "paused":
-                self._recorder.stage(ev.RunPaused(at=now, reason=end.reason))
-            case "interrupted":
-                name = end.signal.name if end.signal else None
-                self._recorder.stage(ev.RunInterrupted(at=now, reason=end.reason, signal=name))
-        unrecorded = self._recorder.unacknowledged_ends()
-        if self._recorder.last_words():
-            unrecorded = ()
-        elif end.lost is None:
-            end = End(status="interrupted", reason="its end could not be recorded", lost=self._recorder.lost)
-        self._recorder.snapshot()
-        return msgspec.structs.replace(end, unrecorded=unrecorded)
-
     def _ending(self) -> End:
         lost = self._recorder.lost
         if lost is not None:
@@ -346,7 +391,3 @@ class Runner:
         if self._job.until and self._schedule.reached and not self._schedule.complete:
             return End(status="paused", reason=f"stopped after {self._job.until}, as --until asked", reached=True)
         return End(status="completed" if self._schedule.complete else "failed", reason=self._stop_reason)
-
-
-def _unstartable(step: Step, kind: str, message: str) -> Outcome:
-    return Outcome(unit=(step.id, None), status="failed", duration=0.0, type=kind, message=message, retryable=False)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from rerail.core.graph import Ancestors, Frontier
 from rerail.core.model import Pipeline, Step
 from rerail.core.plan import lineage_of, stale
-from rerail.core.state import UnitState
+from rerail.core.state import RunState, UnitState
 
 
 class Schedule:
@@ -23,6 +23,7 @@ class Schedule:
         needs = {step.id: step.needs for step in pipeline.steps}
         self.steps = {step.id: step for step in all_steps(pipeline)}
         self.asked: list[str] = []  # steps a person has to judge first
+        self._env = pipeline.env
         self._wanted = {until, *Ancestors(needs).of(until)} if until else set(needs)
         self._frontier = Frontier(needs)
         self._lineage: dict[str, int] = {}
@@ -59,6 +60,10 @@ class Schedule:
     def ready(self, step_id: str) -> None:
         self._ready.append(step_id)
 
+    def next(self, step_id: str) -> None:
+        """Ready, and before all others: it has waited for its turn already."""
+        self._ready.appendleft(step_id)
+
     def wait(self, step_id: str, due: float) -> None:
         heapq.heappush(self._waiting, (due, step_id))
 
@@ -78,9 +83,9 @@ class Schedule:
         """Whether nothing is ready or waiting."""
         return not (self._ready or self._waiting)
 
-    def outdated(self, step: Step, unit: UnitState) -> str | None:
-        """The need that produced something different since this unit started, if there is one."""
-        return stale(step, unit, self._lineage)
+    def outdated(self, step: Step, unit: UnitState, state: RunState) -> str | None:
+        """The step that produced something different since this unit started, if there is one that counts."""
+        return stale(step, unit, self._lineage, state, self._env)
 
     # Ends
 

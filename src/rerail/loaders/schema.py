@@ -6,8 +6,10 @@ is not in it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from rerail.loaders.artifacts import FORMATS, KEYS, ONLY_MADE
 from rerail.loaders.steps import DEFAULTABLE, KINDS, OPTIONS
 from rerail.loaders.yaml import TOP
 
@@ -52,7 +54,35 @@ _RETRY: Schema = {
         ),
     ],
 }
+_SIZE: Schema = {
+    "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9.]+ ?([kKMGT]i?)?B?$"}]
+}
+_ARTIFACT_PROPERTIES: Schema = {
+    "path": {**_TEXT, "description": "A file, a directory or a pattern, relative to the pipeline's directory."},
+    "min_size": {**_SIZE, "description": "0: it may be empty."},
+    "max_size": _SIZE,
+    "contains": {**_NAMES, "description": "Texts that must be in it."},
+    "not_contains": {**_NAMES, "description": "Texts that must not."},
+    "format": {"enum": list(FORMATS)},
+    "schema": {**_TEXT, "description": "The path of a JSON Schema it must fit."},
+    "optional": _FLAG,
+    "temporary": {**_FLAG, "description": "Not needed once its consumers are done."},
+    "keep": {"description": "In the content store: always, never, or up to a size.", "anyOf": [_FLAG, _SIZE]},
+    "external": {**_FLAG, "description": "It may be outside the project."},
+}
+
+
+def _artifacts(keys: Iterable[str]) -> Schema:
+    one = {"anyOf": [_TEXT, _closed({key: _ARTIFACT_PROPERTIES[key] for key in keys}, required=["path"])]}
+    return {"anyOf": [one, {"type": "array", "items": one}]}
+
+
 _STEP_PROPERTIES: Schema = {
+    "inputs": {
+        **_artifacts(key for key in KEYS if key not in ONLY_MADE),
+        "description": "What the step reads: if it changes, the step runs again.",
+    },
+    "artifacts": {**_artifacts(KEYS), "description": "What the step produces: proved on resume, restored or rebuilt."},
     "id": _ID,
     "name": _TEXT,
     "needs": {**_NAMES, "description": "Steps that must be done first; by default the previous one."},

@@ -10,12 +10,14 @@ import msgspec
 from rerail.core.graph import Ancestors, find_cycle
 from rerail.core.model import Action, Capture, Python, Retry, Run, Step, Write
 from rerail.core.template import Known
+from rerail.loaders.artifacts import read_artifacts
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems, describe
 
 OPTIONS = tuple(
-    "id name needs when env cwd timeout retry outputs checks idempotent allow_failure on_failure commit_required".split()
+    "id name needs when env cwd timeout retry inputs artifacts outputs checks idempotent allow_failure on_failure"
+    " commit_required".split()
 )
 KINDS = ("run", "python", "write")
 MOST_STEPS = 10_000
@@ -132,6 +134,8 @@ class StepReader:
             checks=self._checks(fields),
             outputs=_outputs(fields, self._problems),
             commit_required=fields.flag("commit_required", default=False),
+            inputs=read_artifacts(fields, "inputs", self._problems),
+            artifacts=read_artifacts(fields, "artifacts", self._problems),
             line=fields.node.line,
         )
 
@@ -166,7 +170,7 @@ class StepReader:
         expressions = Expressions(self._problems, known)
         expressions.found = self._shared_is_dynamic
         shared = self._shared if self._shared_needs_steps else ()
-        for node in (*shared, *(fields.get(key) for key in ("env", "cwd", "with", "write"))):
+        for node in (*shared, *(fields.get(key) for key in ("env", "cwd", "with", "write", "inputs", "artifacts"))):
             expressions.everything(node)
         expressions.script(fields.get("run"))
         for _, node in fields.names("checks") or ():

@@ -311,6 +311,9 @@ class DirectoryStore:
                 f"{path}: cannot be read: {error.strerror}", hint=f"rerail show {run_id}, once it can be read"
             ) from error
 
+    def directory(self, run_id: str) -> str:
+        return self.path(run_id)
+
     def path(self, run_id: str) -> str:
         """The directory of a run, whether it exists or not; raises BadRunId."""
         return os.path.join(self._runs, check_run_id(run_id))

@@ -101,6 +101,9 @@ class MemoryStore:
                 return text
         raise StateDamaged(f"run {run_id} has no pipeline {sha256}")
 
+    def directory(self, run_id: str) -> str:  # noqa: ARG002 - a store's signature
+        return ""
+
     def ownership(self, run_id: str) -> Ownership:
         kept = self._find(run_id)
         return Ownership(owner=kept.owner, alive=kept.log is not None)

@@ -1,0 +1,1 @@
+"""Files that steps produce and read: found, proved, kept and put back."""

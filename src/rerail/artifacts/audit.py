@@ -1,0 +1,223 @@
+"""The audit: for everything that completed units claim, whether it still stands, byte for byte. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from rerail.artifacts.content import Demand, read
+from rerail.artifacts.objects import Objects
+from rerail.artifacts.places import Misplaced, Place, is_pattern, stamp_of, to_path, to_text
+from rerail.artifacts.seal import Flawed, Means, examine, in_parallel, joint_stamp
+from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
+from rerail.core.events import ArtifactRecord, InputRecord
+from rerail.core.model import Artifact, Pipeline, Step
+from rerail.core.state import RunState, Unit, UnitState
+from rerail.errors import ArtifactUnreadable
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """What stands at a path now, compared with what should."""
+
+    condition: Condition | None = None
+    detail: str = ""
+    stands: bool = True
+
+
+class Auditor:
+    """One audit. Every file is read once, whoever claims it."""
+
+    def __init__(
+        self,
+        place: Place,
+        objects: Objects | None,
+        depth: Depth = "full",
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._place = place
+        self._objects = objects
+        self._depth = depth
+        self._progress = progress
+        self._digests: dict[tuple[str, str], str] = {}  # full path and stamp → digest
+
+    def audit(self, pipeline: Pipeline, state: RunState) -> Audit:
+        """Look at everything; raises ArtifactUnreadable if something cannot even be looked at."""
+        steps = {step.id: step for step in pipeline.steps}
+        flaws: dict[Unit, tuple[Flaw, ...]] = {}
+        intact: dict[Unit, tuple[str, ...]] = {}
+        inputs: dict[Unit, tuple[InputRecord, ...]] = {}
+        for unit, known in state.units.items():
+            step = steps.get(unit[0])
+            if step is None or known.status != "completed":
+                continue
+            found = [flaw for record in known.artifacts for flaw in self._record(step, record)]
+            if found:
+                flaws[unit] = tuple(found)
+            broken = {flaw.artifact for flaw in found}
+            intact[unit] = tuple(record.path for record in known.artifacts if record.path not in broken)
+            if known.inputs:
+                inputs[unit] = self._inputs(step, known)
+        return Audit(flaws=self._contested(flaws, state), intact=intact, inputs=inputs)
+
+    def _inputs(self, step: Step, known: UnitState) -> tuple[InputRecord, ...]:
+        """What the inputs are now; one that cannot be taken in any more is something else, whatever it is."""
+        trusted = known.inputs if self._depth == "fast" else ()
+        now: list[InputRecord] = []
+        for position, was in enumerate(known.inputs):
+            path = to_path(was.path)
+            external = position < len(step.inputs) and step.inputs[position].external
+            lenient = Artifact(path=path, external=external, optional=True)
+            try:
+                means = Means(place=self._place, progress=self._progress)
+                now += examine([lenient], means, trusted)
+            except Flawed:
+                now.append(InputRecord(path=was.path))
+            except OSError as error:
+                raise _unreadable(path, error) from error
+        return tuple(now)
+
+    def _record(self, step: Step, record: ArtifactRecord) -> list[Flaw]:
+        """The flaws of one recorded artifact."""
+        declared = step.artifacts[record.position] if record.position < len(step.artifacts) else None
+        temporary = declared is not None and declared.temporary
+        entries: list[Entry] | None = [Entry(path=record.path, size=record.size, sha256=record.sha256, mode=record.mode)]
+        if record.kind == "tree":
+            entries = self._objects.manifest(record.sha256) if self._objects else None
+        if entries is None:
+            whole = Entry(path=record.path, kind="dir")
+            detail = "the list of what was in it is gone from the content store"
+            return [Flaw(entry=whole, artifact=record.path, condition="unproved", detail=detail, temporary=temporary)]
+        if self._depth == "fast" and self._stamp(entries, record.kind) == record.stamp and declared is not None:
+            return []
+        external = declared.external if declared else False
+        seen = in_parallel(lambda entry: self._look(entry, declared, external=external), entries)
+        return [
+            Flaw(
+                entry=entry,
+                artifact=record.path,
+                condition=what.condition,
+                detail=what.detail,
+                restorable=self._restorable(entry, what),
+                stands=what.stands,
+                temporary=temporary,
+            )
+            for entry, what in zip(entries, seen, strict=True)
+            if what.condition is not None
+        ]
+
+    def _stamp(self, entries: Sequence[Entry], kind: str) -> str:
+        try:
+            stamps = [
+                (entry.path, stamp_of(os.lstat(self._full(entry.path)))) for entry in entries if entry.kind == "file"
+            ]
+        except OSError:
+            return "something is missing"
+        if kind == "file":
+            return stamps[0][1]
+        if not all(self._stands(entry) for entry in entries if entry.kind != "file"):
+            return "something is missing"
+        return joint_stamp(stamps)
+
+    def _full(self, path: str) -> str:
+        return os.path.normpath(os.path.join(self._place.work_dir, to_path(path)))
+
+    def _stands(self, entry: Entry) -> bool:
+        return self._other(entry, self._full(entry.path)).condition is None
+
+    def _look(self, entry: Entry, declared: Artifact | None, *, external: bool) -> Seen:
+        try:
+            full = self._place.full(to_path(entry.path), external=external)
+        except Misplaced as error:
+            return Seen(condition="wrong type", detail=str(error), stands=False)
+        if entry.kind != "file":
+            return self._other(entry, full)
+        try:
+            status = os.lstat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return Seen(condition="missing", stands=False)
+        if not stat.S_ISREG(status.st_mode):
+            what = "a directory" if stat.S_ISDIR(status.st_mode) else "a link" if stat.S_ISLNK(status.st_mode) else "odd"
+            return Seen(condition="wrong type", detail=f"now {what}")
+        if status.st_size == 0 and entry.size:
+            return Seen(condition="empty")
+        if status.st_size < entry.size:
+            return Seen(condition="truncated", detail=f"{status.st_size} of {entry.size} bytes")
+        if status.st_size > entry.size:
+            return Seen(condition="changed", detail=f"{status.st_size} bytes, was {entry.size}")
+        return self._by_content(entry, full, declared)
+
+    def _by_content(self, entry: Entry, full: str, declared: Artifact | None) -> Seen:
+        checks = declared if declared is not None and declared.has_checks else None
+        schema = os.path.join(self._place.work_dir, checks.schema) if checks and checks.schema else ""
+        try:
+            key = (full, stamp_of(os.lstat(full)))
+            if checks is None and key in self._digests:
+                return Seen() if self._digests[key] == entry.sha256 else Seen(condition="changed")
+            reading = read(full, Demand(checks=checks, schema=schema, progress=self._progress))
+        except OSError as error:
+            raise _unreadable(full, error) from error
+        self._digests[full, reading.stamp] = reading.sha256
+        if reading.sha256 != entry.sha256:
+            return Seen(condition="changed")
+        return Seen(condition="fails its checks", detail=reading.problem) if reading.problem else Seen()
+
+    def _other(self, entry: Entry, full: str) -> Seen:
+        try:
+            status = os.lstat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return Seen(condition="missing", stands=False)
+        if entry.kind == "dir":
+            return Seen() if stat.S_ISDIR(status.st_mode) else Seen(condition="wrong type")
+        if not stat.S_ISLNK(status.st_mode):
+            return Seen(condition="wrong type", detail="no longer a link")
+        return Seen() if to_text(os.readlink(full)) == entry.target else Seen(condition="changed")
+
+    def _restorable(self, entry: Entry, what: Seen) -> bool:
+        if what.condition is None or what.condition == "fails its checks" or self._objects is None:
+            return False
+        return entry.kind != "file" or self._objects.rotten(entry.sha256) == ""
+
+    def _contested(self, flaws: dict[Unit, tuple[Flaw, ...]], state: RunState) -> dict[Unit, tuple[Flaw, ...]]:
+        """Say of each flaw which steps completed later and claim the same path."""
+        paths = {flaw.path for found in flaws.values() for flaw in found}
+        if not paths:
+            return flaws
+        claims: dict[str, list[tuple[int, str]]] = {}
+        for unit, known in state.units.items():
+            if known.status == "completed" and known.artifacts:
+                for path in self._claimed(known.artifacts, paths):
+                    claims.setdefault(path, []).append((known.completed_seq, unit[0]))
+        return {
+            unit: tuple(_with_later(flaw, claims, state.units[unit].completed_seq) for flaw in found)
+            for unit, found in flaws.items()
+        }
+
+    def _claimed(self, records: Iterable[ArtifactRecord], wanted: set[str]) -> set[str]:
+        found: set[str] = set()
+        for record in records:
+            if record.kind == "file":
+                found |= {record.path} & wanted
+            elif self._objects is not None and not is_out_of_reach(record.path, wanted):
+                found |= {entry.path for entry in self._objects.manifest(record.sha256) or ()} & wanted
+        return found
+
+
+def is_out_of_reach(pattern: str, paths: set[str]) -> bool:
+    """Whether a tree cannot hold any of these paths."""
+    if is_pattern(pattern):
+        return False
+    return not any(path == pattern or path.startswith(pattern + "/") for path in paths)
+
+
+def _with_later(flaw: Flaw, claims: Mapping[str, list[tuple[int, str]]], own: int) -> Flaw:
+    later = tuple(step for seq, step in sorted(claims.get(flaw.path, ())) if seq > own)
+    return msgspec.structs.replace(flaw, later=later) if later else flaw
+
+
+def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:
+    return ArtifactUnreadable(
+        f"cannot read {path}: {error.strerror}; nothing was changed", hint="make it readable, then the same command"
+    )

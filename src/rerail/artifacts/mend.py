@@ -1,0 +1,153 @@
+"""Mending: what a plan wants restored is put back, what stands in its way or is broken is moved aside, never lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from rerail.artifacts.objects import Objects
+from rerail.artifacts.places import Misplaced, Place, stamp_of, to_path
+from rerail.artifacts.seal import joint_stamp
+from rerail.core.audit import Audit, Flaw
+from rerail.core.events import ArtifactRecord
+from rerail.core.model import Pipeline, Step
+from rerail.core.plan import Decision, Plan
+from rerail.core.state import RunState
+from rerail.durable import files as durable_files
+from rerail.durable import sync_dir
+from rerail.errors import ArtifactUnreadable
+
+
+class Mended(msgspec.Struct, kw_only=True):
+    """What was done for one step."""
+
+    step: str
+    restored: tuple[Flaw, ...] = ()
+    aside: dict[str, str] = {}  # path → where it is now, relative to the run directory
+    artifacts: tuple[ArtifactRecord, ...] = ()
+
+
+class Mender:
+    """Carries out what a plan says about files."""
+
+    def __init__(self, place: Place, objects: Objects | None, run_dir: str, run_id: str) -> None:
+        self._place = place
+        self._objects = objects
+        self._run_dir = run_dir
+        self._run_id = run_id
+        self._shelf = ""
+        self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
+
+    def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Mended]:
+        """Restore and move aside; what could not be restored is in `failed`, and the plan has to be made again."""
+        steps = {step.id: step for step in pipeline.steps}
+        return [self._step(decision, state, steps[decision.step]) for decision in plan.decisions if decision.flaws]
+
+    def _step(self, decision: Decision, state: RunState, step: Step) -> Mended:
+        unit = state.unit((decision.step, None))
+        mended = Mended(step=decision.step, aside={})
+        restored = []
+        for flaw in decision.flaws:
+            record = next((one for one in unit.artifacts if one.path == flaw.artifact), None)
+            outside = bool(record and record.position < len(step.artifacts) and step.artifacts[record.position].external)
+            try:
+                full = self._place.full(to_path(flaw.path), external=outside)
+            except Misplaced as error:
+                self.failed[flaw.path] = str(error)
+                continue
+            try:
+                if flaw.stands and os.path.lexists(full):
+                    mended.aside[flaw.path] = self._set_aside(flaw.path, full)
+                if decision.mends:
+                    mended.aside |= self._clear_way(full)
+                    self._restore(flaw, full)
+                    restored.append(flaw)
+            except (OSError, ValueError) as error:
+                if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
+                    raise ArtifactUnreadable(
+                        f"cannot move {full} aside: {error}; nothing was started", hint="move it, then the same command"
+                    ) from error
+                self.failed[flaw.path] = f"cannot be restored: {error}"
+        mended.restored = tuple(restored)
+        if restored:
+            mended.artifacts = tuple(self._stamped(record) for record in unit.artifacts)
+        return mended
+
+    def _set_aside(self, name: str, full: str) -> str:
+        """Move what stands at a path into the run directory; where it is then."""
+        if not self._shelf:
+            shelves = os.path.join(self._run_dir, "aside")
+            taken = len(os.listdir(shelves)) if os.path.isdir(shelves) else 0
+            self._shelf = os.path.join(shelves, f"{taken + 1:04d}")
+        inside = "/".join(part for part in to_path(name).split("/") if part not in ("", ".", ".."))
+        target = os.path.join(self._shelf, inside)
+        number = 1
+        while os.path.lexists(target):
+            number += 1
+            target = os.path.join(self._shelf, f"{inside}.{number}")
+        durable_files.set_aside(full, target)
+        return os.path.relpath(target, self._run_dir)
+
+    def _clear_way(self, full: str) -> dict[str, str]:
+        """Move aside what stands where a directory should be; what, and where it is now."""
+        parents = []
+        parent = os.path.dirname(full)
+        while parent != os.path.dirname(parent) and not os.path.isdir(parent):
+            parents.append(parent)
+            parent = os.path.dirname(parent)
+        blocking = [one for one in parents if os.path.lexists(one)]
+        return {self._place.name(one): self._set_aside(self._place.name(one), one) for one in blocking}
+
+    def _restore(self, flaw: Flaw, full: str) -> None:
+        entry = flaw.entry
+        if entry.kind == "dir":
+            for parent in durable_files.make_user_dir(full):
+                sync_dir(parent)
+        elif entry.kind == "link":
+            durable_files.place_link(full, to_path(entry.target))
+        else:
+            assert self._objects is not None
+            fd = durable_files.open_regular(self._objects.path(entry.sha256))
+            try:
+                durable_files.place_copy(fd, full, entry.mode, entry.sha256, self._run_id)
+            finally:
+                os.close(fd)
+
+    def _stamped(self, record: ArtifactRecord) -> ArtifactRecord:
+        """The record with the stamp of what stands there now."""
+        with contextlib.suppress(OSError):
+            if record.kind == "file":
+                stamp = stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(record.path))))
+                return msgspec.structs.replace(record, stamp=stamp)
+            entries = (self._objects.manifest(record.sha256) if self._objects else None) or []
+            stamps = [
+                (one.path, stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(one.path)))))
+                for one in entries
+                if one.kind == "file"
+            ]
+            return msgspec.structs.replace(record, stamp=joint_stamp(stamps))
+        return record
+
+
+def describe(
+    audit: Audit, plan: Plan, mended: Sequence[Mended] | None = None, run_dir: str = ""
+) -> list[tuple[str, str]]:
+    """What was found and done (or without `mended`: would be), a line each, as pairs of level and text."""
+    lines: list[tuple[str, str]] = []
+    aside = {(one.step, path): where for one in mended or () for path, where in one.aside.items()}
+    restored = {(one.step, flaw.path) for one in mended or () for flaw in one.restored}
+    for decision in plan.decisions:
+        for flaw in decision.flaws:
+            told = f"re-running {decision.step}"
+            if mended is None and decision.mends:
+                told = "can be restored from content store"
+            elif (decision.step, flaw.path) in restored:
+                told = "restored from content store"
+            where = aside.get((decision.step, flaw.path))
+            kept = f"; what stood there is kept in {os.path.join(run_dir, where)}" if where else ""
+            lines.append(("warn", f"{flaw.words} -- {told}{kept}"))
+        lines += [("info", f"{path} intact") for path in audit.intact.get((decision.step, None), ())]
+    return lines

@@ -1,0 +1,170 @@
+"""Where artifacts may be, what their paths are called in records, and what stands there."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from rerail.core.audit import Entry
+from rerail.core.model import Artifact
+
+MAGIC = "*?["
+
+
+class Misplaced(Exception):
+    """A path at which no artifact may be, or that holds what cannot be one."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The directory paths are relative to, the project they must stay in, and the state that is nobody's artifact."""
+
+    work_dir: str
+    root: str
+    state: str = ""
+
+    def full(self, path: str, *, external: bool = False) -> str:
+        """The absolute path; raises Misplaced if it leads out of the project, by whatever way."""
+        whole = os.path.normpath(os.path.join(self.work_dir, path))
+        real = os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+        if self.state and _inside(real, os.path.realpath(self.state)):
+            raise Misplaced(f"{path} is in rerail's own directory")
+        if not external and not _inside(real, os.path.realpath(self.root)):
+            raise Misplaced(f"{path} is outside the project ({self.root}); `external: true` would allow that")
+        return whole
+
+    def name(self, full: str) -> str:
+        """What a full path is called in records."""
+        work_dir = os.path.abspath(self.work_dir)
+        root = os.path.abspath(self.root)
+        return to_text(os.path.relpath(full, work_dir) if _inside(full, root) or _inside(full, work_dir) else full)
+
+
+def place_of(work_dir: str, base_dir: str, run_dir: str) -> Place:
+    """The place of a run's artifacts: the project is what the state directory stands in, if the pipeline is there too."""
+    work = os.path.abspath(work_dir)
+    base = os.path.abspath(base_dir) if base_dir else work
+    state = os.path.dirname(os.path.dirname(run_dir)) if run_dir else ""
+    return Place(work_dir=work, root=base if _inside(work, base) else work, state=state)
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def to_text(path: str) -> str:
+    """A path as text that JSON can hold, whatever bytes it is made of: those that are not UTF-8 as \\xNN."""
+    raw = os.fsencode(path)
+    return raw.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace")
+
+
+def to_path(text: str) -> str:
+    """The path that a text stands for."""
+    if "\\" not in text:
+        return text
+    out = bytearray()
+    raw = text.encode()
+    at = 0
+    while at < len(raw):
+        if raw[at : at + 2] == b"\\\\":
+            out += b"\\"
+            at += 2
+        elif raw[at : at + 2] == b"\\x":
+            out.append(int(raw[at + 2 : at + 4], 16))
+            at += 4
+        else:
+            out.append(raw[at])
+            at += 1
+    return os.fsdecode(bytes(out))
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """What stands at a declared path: one file, or a tree of entries; `odd` are those that cannot be artifacts."""
+
+    path: str  # as records call it
+    tree: bool
+    files: list[tuple[str, str]]  # name and full path
+    others: list[Entry] = []  # links and directories of a tree
+    odd: list[str] = []
+
+
+def is_pattern(path: str) -> bool:
+    return any(char in path for char in MAGIC)
+
+
+def find(declared: Artifact, place: Place) -> Found | None:
+    """What stands at a declared path, None if nothing does; raises Misplaced."""
+    if is_pattern(declared.path):
+        return _matches(declared, place)
+    full = place.full(declared.path, external=declared.external)
+    name = place.name(full)
+    try:
+        mode = os.lstat(full).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISREG(mode):
+        return Found(path=name, tree=False, files=[(name, full)])
+    if stat.S_ISDIR(mode):
+        found = Found(path=name, tree=True, files=[], others=[], odd=[])
+        _walk([full], place, found)
+        return found
+    if stat.S_ISLNK(mode):
+        raise Misplaced(f"{declared.path} is a symbolic link to {os.readlink(full)}; declare what it points to")
+    raise Misplaced(f"{declared.path} is {_kind(mode)}")
+
+
+def _matches(declared: Artifact, place: Place) -> Found | None:
+    beginning = re.split(r"[*?\[]", declared.path, maxsplit=1)[0]
+    place.full(beginning + "x", external=declared.external)  # refused before anything outside is even looked at
+    matched = sorted(glob.glob(os.path.join(glob.escape(place.work_dir), declared.path), recursive=True))
+    for one in matched:
+        place.full(one, external=declared.external)
+    if not matched:
+        return None
+    found = Found(path=to_text(os.path.normpath(declared.path)), tree=True, files=[], others=[], odd=[])
+    _walk(matched, place, found)
+    return found
+
+
+def _walk(roots: Sequence[str], place: Place, found: Found) -> None:
+    """All entries at and below some paths, without following links; in the order of their names."""
+    stack = [os.path.normpath(root) for root in reversed(roots)]
+    seen: set[str] = set()
+    while stack:
+        full = stack.pop()
+        if full in seen:
+            continue
+        seen.add(full)
+        status = os.lstat(full)
+        if stat.S_ISREG(status.st_mode):
+            found.files.append((place.name(full), full))
+        elif stat.S_ISDIR(status.st_mode):
+            if place.state and _inside(os.path.realpath(full), os.path.realpath(place.state)):
+                continue
+            inside = sorted(os.listdir(full))
+            stack += [os.path.join(full, name) for name in reversed(inside)]
+            if not inside:
+                found.others.append(Entry(path=place.name(full), kind="dir", mode=stat.S_IMODE(status.st_mode)))
+        elif stat.S_ISLNK(status.st_mode):
+            found.others.append(Entry(path=place.name(full), kind="link", target=to_text(os.readlink(full))))
+        else:
+            found.odd.append(f"{place.name(full)} is {_kind(status.st_mode)}")
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISSOCK, "a socket"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISDIR, "a directory"))
+    return next((name for test, name in kinds if test(mode)), "a device")
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """What changes when a file does, without reading it."""
+    return f"{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}.{status.st_ino}"
+
+
+def stamps(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        yield stamp_of(os.lstat(path))

@@ -1,0 +1,240 @@
+"""Sealing: what a step produced is made durable, its digest taken, its content checked, a copy kept.
+
+All of it before the journal says that the step completed: data before claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from rerail.artifacts.content import Cancelled, Demand, Reading, Unstable, read
+from rerail.artifacts.objects import Objects, manifest_bytes
+from rerail.artifacts.places import Found, Misplaced, Place, find, stamp_of, to_text
+from rerail.core.audit import Entry
+from rerail.core.events import ArtifactRecord, InputRecord
+from rerail.core.masking import Mask
+from rerail.core.model import Artifact
+from rerail.durable import files as durable_files
+from rerail.text import size_text
+
+WORKERS = min(8, (os.cpu_count() or 1) + 2)
+SHARE = 64  # small files that one worker takes at a time
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class Flawed(Exception):
+    """What a step should have produced, or should read, is not as declared."""
+
+
+class Means(msgspec.Struct, kw_only=True):
+    """What sealing works with."""
+
+    place: Place
+    objects: Objects | None = None
+    staging: str = ""  # a directory on the file system of the content store
+    mask: Mask | None = None
+    progress: Callable[[int], None] = lambda _: None
+
+
+class Sealing(msgspec.Struct, kw_only=True):
+    """What was sealed, and what a person should know about it."""
+
+    records: tuple[ArtifactRecord, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+_numbers = itertools.count(1)
+
+
+def seal(declared: Sequence[Artifact], means: Means) -> Sealing:
+    """Seal the artifacts of a step; raises Flawed with the first thing that is wrong, OSError, Cancelled."""
+    records: list[ArtifactRecord] = []
+    warnings: list[str] = []
+    for position, artifact in enumerate(declared):
+        found = _present(artifact, means.place)
+        if found is None:
+            if not artifact.optional:
+                raise Flawed(f"artifact {artifact.path} is missing")
+            continue
+        warnings += [f"{odd}, which is not part of the artifact" for odd in found.odd]
+        record = _sealed(artifact, found, means, warnings)
+        records.append(msgspec.structs.replace(record, position=position) if position else record)
+    return Sealing(records=tuple(records), warnings=tuple(warnings))
+
+
+def _present(artifact: Artifact, place: Place) -> Found | None:
+    try:
+        return find(artifact, place)
+    except Misplaced as error:
+        raise Flawed(f"artifact {error}") from None
+
+
+def _sealed(artifact: Artifact, found: Found, means: Means, warnings: list[str]) -> ArtifactRecord:
+    if not found.files and not found.others:
+        raise Flawed(f"artifact {artifact.path} is an empty directory")
+    try:
+        durable_files.sync_files([full for _, full in found.files])
+        readings = _readings(artifact, found, means)
+    except Unstable as error:
+        raise Flawed(f"artifact {error}") from None
+    for (name, _), (reading, _) in zip(found.files, readings, strict=True):
+        if reading.problem:
+            raise Flawed(f"artifact {name} {reading.problem}")
+    kept = _keep(artifact, found, readings, means, warnings)
+    plain = [reading for reading, _ in readings]
+    return _record(found, plain, means, kept=kept)
+
+
+def _readings(artifact: Artifact, found: Found, means: Means) -> list[tuple[Reading, str]]:
+    """Every file's reading, and where its copy was staged."""
+    schema = os.path.join(means.place.work_dir, artifact.schema) if artifact.schema else ""
+    objects = means.objects
+
+    def one(file: tuple[str, str]) -> tuple[Reading, str]:
+        size = os.lstat(file[1]).st_size
+        staged = ""
+        if objects is not None and objects.wanted(artifact, size) and objects.room(size):
+            staged = os.path.join(means.staging, f"{next(_numbers)}")
+        demand = Demand(
+            checks=artifact,
+            schema=schema,
+            staged=staged,
+            mask=means.mask,
+            known=objects.has if objects else lambda _: False,
+            progress=means.progress,
+        )
+        return read(file[1], demand), staged
+
+    return in_parallel(one, found.files)
+
+
+def _keep(
+    artifact: Artifact, found: Found, readings: Sequence[tuple[Reading, str]], means: Means, warnings: list[str]
+) -> bool:
+    """Publish the staged copies; whether everything of the artifact is in the content store."""
+    if means.objects is None:
+        return False
+    means.objects.publish((staged, reading.sha256) for reading, staged in readings if reading.staged)
+    secret = [name for (name, _), (reading, _) in zip(found.files, readings, strict=True) if reading.secret]
+    if secret:
+        warnings.append(f"{secret[0]} holds a secret, so no copy of it is kept")
+    kept = not secret and all(means.objects.has(reading.sha256) for reading, _ in readings)
+    if not kept and not secret and artifact.keep is not False:
+        size = sum(reading.size for reading, _ in readings)
+        why = "" if artifact.keep is None else ": the content store is full, or the disk nearly so"
+        warnings.append(f"{found.path} ({size_text(size)}) is not kept{why}; if it is damaged, the step runs again")
+    return kept
+
+
+def _record(found: Found, readings: Sequence[Reading], means: Means, *, kept: bool) -> ArtifactRecord:
+    if not found.tree:
+        (reading,) = readings
+        return ArtifactRecord(
+            path=found.path,
+            size=reading.size,
+            sha256=reading.sha256,
+            state="intact",
+            mode=reading.mode,
+            stamp=reading.stamp,
+            kept=kept,
+        )
+    data = manifest_bytes(entries_of(found, readings))
+    sha256 = hashlib.sha256(data).hexdigest()
+    if means.objects is not None:
+        means.objects.write_manifest(data, os.path.join(means.staging, f"{next(_numbers)}"))
+    return ArtifactRecord(
+        path=found.path,
+        kind="tree",
+        files=len(found.files),
+        size=sum(reading.size for reading in readings),
+        sha256=sha256,
+        state="intact",
+        stamp=tree_stamp(found, [reading.stamp for reading in readings]),
+        kept=kept,
+    )
+
+
+def entries_of(found: Found, readings: Sequence[Reading]) -> list[Entry]:
+    """The entries of a tree, its links and empty directories included."""
+    read_ = [
+        Entry(path=name, size=reading.size, sha256=reading.sha256, mode=0o755 if reading.mode & 0o100 else 0)
+        for (name, _), reading in zip(found.files, readings, strict=True)
+    ]
+    return [*read_, *found.others]
+
+
+def tree_stamp(found: Found, stamps: Sequence[str]) -> str:
+    """One stamp for all files that were found of a tree."""
+    return joint_stamp((name, stamp) for (name, _), stamp in zip(found.files, stamps, strict=True))
+
+
+def joint_stamp(stamps: Iterable[tuple[str, str]]) -> str:
+    """One stamp for many names with theirs."""
+    return hashlib.sha256("\n".join(stamp for _, stamp in sorted(stamps)).encode()).hexdigest()[:32]
+
+
+def examine(declared: Sequence[Artifact], means: Means, known: Sequence[InputRecord] = ()) -> tuple[InputRecord, ...]:
+    """The digests of what a step is going to read; raises Flawed if something is missing or not as declared.
+
+    What has the same stamp as `known` is not read again.
+    """
+    before = {record.path: record for record in known}
+    return tuple(_examined(artifact, means, before) for artifact in declared)
+
+
+def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -> InputRecord:
+    try:
+        found = find(artifact, means.place)
+    except Misplaced as error:
+        raise Flawed(f"input {error}") from None
+    if found is None:
+        if not artifact.optional:
+            raise Flawed(f"input {artifact.path} is missing")
+        return InputRecord(path=to_text(os.path.normpath(artifact.path)))
+    stamps = [stamp_of(os.lstat(full)) for _, full in found.files]
+    stamp = tree_stamp(found, stamps) if found.tree else stamps[0]
+    if found.path in known and known[found.path].stamp == stamp and known[found.path].sha256:
+        return known[found.path]
+    schema = os.path.join(means.place.work_dir, artifact.schema) if artifact.schema else ""
+    # An input may be empty: what must not be is for whoever declares it to say.
+    checks = artifact if artifact.min_size is not None else msgspec.structs.replace(artifact, min_size=0)
+    demand = Demand(checks=checks, schema=schema, progress=means.progress)
+    try:
+        readings = in_parallel(lambda file: read(file[1], demand), found.files)
+    except Unstable as error:
+        raise Flawed(f"input {error}") from None
+    for (name, _), reading in zip(found.files, readings, strict=True):
+        if reading.problem:
+            raise Flawed(f"input {name} {reading.problem}")
+    sha256 = readings[0].sha256
+    if found.tree:
+        sha256 = hashlib.sha256(manifest_bytes(entries_of(found, readings))).hexdigest()
+        stamp = tree_stamp(found, [reading.stamp for reading in readings])
+    return InputRecord(path=found.path, sha256=sha256, stamp=stamp)
+
+
+def in_parallel(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
+    """The results in order. Reading and hashing large files lets go of the interpreter, so threads do help."""
+    if len(tasks) < 2:
+        return [work(task) for task in tasks]
+    from concurrent.futures import ThreadPoolExecutor
+
+    each = SHARE if len(tasks) > SHARE * 2 else 1
+    shares = [tasks[at : at + each] for at in range(0, len(tasks), each)]
+
+    def several(share: Any) -> list[_Result]:
+        return [work(task) for task in share]
+
+    with ThreadPoolExecutor(min(WORKERS, len(shares))) as pool:
+        return [result for results in pool.map(several, shares) for result in results]
+
+
+__all__ = ["Cancelled", "Flawed", "Means", "Sealing", "examine", "in_parallel", "seal"]

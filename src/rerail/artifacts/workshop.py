@@ -1,0 +1,141 @@
+"""Looking at the files of steps in threads, so that one that takes long holds nobody else up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from rerail.artifacts.content import Cancelled
+from rerail.artifacts.objects import Objects
+from rerail.artifacts.places import Place
+from rerail.artifacts.seal import Flawed, Means, examine, seal
+from rerail.core.masking import Mask
+from rerail.core.model import Artifact
+from rerail.core.state import Unit
+from rerail.durable import make_dir, remove_tree
+from rerail.ports import Looked
+from rerail.text import size_text
+
+SLOW = 1.0  # seconds after which it is worth a line
+AGAIN = 5.0
+
+
+@contextlib.contextmanager
+def staging_of(objects: Objects | None, run_dir: str) -> Iterator[str]:
+    """A directory for copies that are not finished; while it is in use nothing is collected from the content store."""
+    if objects is None:
+        yield ""
+        return
+    staging = os.path.join(run_dir, "staging")
+    objects.hold()
+    try:
+        if os.path.isdir(staging):  # what a killed life left
+            remove_tree(staging)
+        make_dir(staging)
+        yield staging
+    finally:
+        objects.release()
+        with contextlib.suppress(OSError):
+            remove_tree(staging)
+
+
+class _Job(msgspec.Struct):
+    unit: Unit
+    purpose: str
+    began: float
+    done: int = 0  # bytes
+    told: float = 0.0
+
+
+class LocalWorkshop:
+    """The workshop of one life of a run."""
+
+    def __init__(self, place: Place, objects: Objects | None, run_dir: str, mask: Mask, wake: Callable[[], None]) -> None:
+        self._place = place
+        self._objects = objects
+        self._run_dir = run_dir
+        self._staging = ""
+        self._mask = mask
+        self._wake = wake
+        self._jobs: dict[Unit, _Job] = {}
+        self._finished: queue.SimpleQueue[Looked] = queue.SimpleQueue()
+        self._cancelled = False
+        self._preparing = threading.Lock()
+        self._open = contextlib.ExitStack()
+
+    def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
+        def look(means: Means) -> Looked:
+            return Looked(unit=unit, purpose="inputs", inputs=examine(declared, means))
+
+        self._start(_Job(unit, "inputs", time.monotonic()), look)
+
+    def seal(self, unit: Unit, declared: Sequence[Artifact]) -> None:
+        def look(means: Means) -> Looked:
+            self._prepare()
+            means.staging = self._staging
+            done = seal(declared, means)
+            return Looked(unit=unit, purpose="artifacts", artifacts=done.records, warnings=done.warnings)
+
+        self._start(_Job(unit, "artifacts", time.monotonic()), look)
+
+    def finished(self) -> list[Looked]:
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                looked = self._finished.get_nowait()
+                self._jobs.pop(looked.unit, None)
+                found.append(looked)
+        return found
+
+    def slow(self, now: float) -> list[str]:
+        lines = []
+        for job in self._jobs.values():
+            if now - job.began > SLOW and now - job.told > AGAIN:
+                job.told = now
+                doing = "sealing its artifacts" if job.purpose == "artifacts" else "reading its inputs"
+                lines.append(f"{job.unit[0]}: {doing}, {size_text(job.done)} so far")
+        return lines
+
+    def give_up(self) -> None:
+        self._cancelled = True
+
+    def close(self) -> None:
+        self._cancelled = True
+        self._open.close()
+
+    def _prepare(self) -> None:
+        """Before the first copy."""
+        with self._preparing:
+            if not self._staging:
+                self._staging = self._open.enter_context(staging_of(self._objects, self._run_dir))
+
+    def _start(self, job: _Job, look: Callable[[Means], Looked]) -> None:
+        self._jobs[job.unit] = job
+
+        def progress(count: int) -> None:
+            job.done += count
+            if self._cancelled:
+                raise Cancelled
+
+        def work() -> None:
+            means = Means(place=self._place, objects=self._objects, mask=self._mask, progress=progress)
+            purpose = job.purpose
+            try:
+                looked = look(means)
+            except Cancelled:
+                looked = Looked(unit=job.unit, purpose=purpose, given_up=True)  # type: ignore[arg-type]
+            except Flawed as error:
+                looked = Looked(unit=job.unit, purpose=purpose, problem=str(error))  # type: ignore[arg-type]
+            except OSError as error:
+                what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+                looked = Looked(unit=job.unit, purpose=purpose, problem=f"cannot be read or kept: {what}")  # type: ignore[arg-type]
+            self._finished.put(looked)
+            self._wake()
+
+        threading.Thread(target=work, daemon=True).start()

@@ -1,0 +1,95 @@
+"""`rerail plan` and `rerail fork`: what would happen, and a new run that shares the beginning of another."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from rerail import api
+from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, run_argument, store_option
+from rerail.cli.output import outlet, say
+from rerail.cli.run import (
+    Told,
+    Wishes,
+    conclude,
+    driving_options,
+    go_on,
+    pairs,
+    settle_in,
+    show_plan,
+    shown_of,
+)
+from rerail.core.plan import plan as plan_of
+from rerail.core.state import RunState
+from rerail.errors import UsageError
+from rerail.stores.directory import check_run_id
+
+
+@click.command(epilog="Example: rerail plan last")
+@click.argument("what", metavar="PIPELINE|RUN", shell_complete=complete_run)
+@click.option("--verify", type=click.Choice(["full", "fast"]), default="full", help="As in `rerail resume`.")
+@click.option("--no-restore", is_flag=True, help="As in `rerail resume`.")
+@json_option("The decisions, with their reasons.")
+@store_option()
+def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
+    """Say what a run would do, and why, and change nothing: `run --dry-run` or `resume --dry-run`."""
+    if os.path.isfile(what):
+        loaded, _ = api.load(what)
+        show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
+        return 0
+    store = open_store(store_url)
+    return go_on(store, find_run(store, what), Wishes(dry_run=True, as_json=as_json, **wishes))
+
+
+@click.command(epilog="Example: rerail fork last --from review -p level=final")
+@run_argument()
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A param that is to be another; repeatable.")
+@click.option("--id", "run_id", metavar="ID", help="The id of the new run, instead of a generated one.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the new run; repeatable.")
+@click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
+@driving_options
+def fork(
+    run_name: str,
+    params: tuple[str, ...],
+    run_id: str | None,
+    labels: tuple[str, ...],
+    store_url: str | None,
+    **wishes: Any,
+) -> int:
+    """Start a new run that shares everything before --from STEP with RUN, which stays as it is."""
+    from rerail.forking import drive_fork, plan_fork
+
+    wanted = Wishes(**wishes)
+    if not wanted.start:
+        raise UsageError("fork needs --from STEP", hint=f"rerail fork {run_name} --from STEP")
+    if wanted.until:
+        raise UsageError("fork runs to the end; --until makes no sense here", hint="rerail fork --help")
+    if run_id is not None:
+        check_run_id(run_id)
+    store = open_store(store_url)
+    parent = find_run(store, run_name)
+    base = base_dir(store)
+    request = api.StartRequest(
+        pipeline_path="",
+        params=pairs(params, "-p"),
+        labels=pairs(labels, "--label"),
+        run_id=run_id or api.new_run_id(datetime.now(UTC)),
+        options=wanted.options(store.read(parent).header.options),
+        start=wanted.start,
+    )
+    planned = plan_fork(store, parent, request, base_dir=base)
+    ready = planned.ready
+    if wanted.dry_run:
+        say(f"rerail: a fork of run {parent} of {ready.recording.header.pipeline}")
+        show_plan(ready.plan, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
+        return 0
+    settle_in()
+    with outlet() as printed:
+        with shown_of(wanted, store, ready.run_id) as shown:
+            told = Told(f"rerail: run {ready.run_id}, a fork of {parent}", wanted, store, shown, printed.drain)
+            driven = drive_fork(store, planned, shown.reporters, told.announce, told.narrate, base_dir=base)
+        result = api.Result(run_id=ready.run_id, end=driven.end, state=driven.state)
+        return conclude(result, store, quiet=wanted.quiet)

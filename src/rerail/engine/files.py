@@ -1,0 +1,98 @@
+"""The files of steps on their way through one life: inputs that are examined, artifacts that are sealed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rerail.core.events import InputRecord
+from rerail.core.model import Step
+from rerail.core.render import filled
+from rerail.core.state import UnitState
+from rerail.core.template import ExpressionError, Scope
+from rerail.ports import Looked, Outcome, Workshop
+
+
+class StepFiles:
+    """What the workshop was asked for, and what came of it."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self.examined: dict[str, Looked] = {}  # looked at, and not started yet
+        self._examining: set[str] = set()
+        self._sealing: dict[str, Outcome] = {}
+
+    @property
+    def examining(self) -> int:
+        """How many steps wait until their inputs are looked at."""
+        return len(self._examining)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._examining or self._sealing)
+
+    def examine(self, step: Step, scope: Scope) -> None:
+        """Have the inputs of a step looked at; its turn comes again when that is done."""
+        try:
+            declared = filled(step.inputs, scope)
+        except ExpressionError:
+            declared = step.inputs  # the step fails for the same reason, with a better message
+        self._examining.add(step.id)
+        self._workshop.examine((step.id, None), declared)
+
+    def inputs(self, step: Step) -> tuple[InputRecord, ...]:
+        """What a step is about to read."""
+        return self.examined[step.id].inputs
+
+    def changed(self, step: Step, unit: UnitState) -> str:
+        """Which input of a settled unit is not what it had read; '' if none."""
+        if not step.inputs or unit.status != "completed":
+            return ""
+        looked = self.examined[step.id]
+        if looked.problem:
+            return looked.problem
+        now = {read.path: read.sha256 for read in looked.inputs}
+        was = {read.path: read.sha256 for read in unit.inputs}
+        return next((f"input {path} changed" for path in now if now[path] != was.get(path)), "")
+
+    def take(self, step: Step) -> str:
+        """The step starts: what is wrong with its inputs, '' if nothing."""
+        return self.examined.pop(step.id).problem
+
+    def forget(self, step: Step) -> None:
+        """The step does not start after all."""
+        self.examined.pop(step.id, None)
+
+    def seal(self, step: Step, outcome: Outcome, scope: Scope) -> str:
+        """Have what a step produced sealed; why that cannot even be asked for, or ''."""
+        try:
+            declared = filled(step.artifacts, scope)
+        except ExpressionError as error:
+            return f"artifacts: {error}"
+        self._sealing[step.id] = outcome
+        self._workshop.seal((step.id, None), declared)
+        return ""
+
+    def sealed(self, looked: Looked) -> Outcome:
+        """The outcome of a step now that its artifacts were looked at."""
+        outcome = self._sealing.pop(looked.unit[0])
+        if looked.given_up:
+            return msgspec.structs.replace(outcome, status="stopped")
+        if looked.problem:
+            return msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=looked.problem)
+        return outcome
+
+    def finished(self) -> list[Looked]:
+        """What came of looking since the last call."""
+        found = self._workshop.finished()
+        for looked in found:
+            if looked.purpose == "inputs":
+                self._examining.discard(looked.unit[0])
+                if not looked.given_up:
+                    self.examined[looked.unit[0]] = looked
+        return found
+
+    def slow(self, now: float) -> list[str]:
+        return self._workshop.slow(now)
+
+    def give_up(self) -> None:
+        self._workshop.give_up()

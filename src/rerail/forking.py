@@ -1,0 +1,151 @@
+"""Forking: a new run that shares what another one did before a step, and goes its own way from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rerail import processes
+from rerail.core.events import Event, RunStarted, StepAdopted, StepInvalidated
+from rerail.core.graph import downstream
+from rerail.core.model import Pipeline
+from rerail.core.plan import Wishes, plan
+from rerail.core.references import EVERYTHING, references
+from rerail.core.state import fold
+from rerail.drive import Driven, Place, drive
+from rerail.errors import UsageError
+from rerail.mending import mend, mending_events
+from rerail.ports import Recording, Reporter, Store
+from rerail.prepare import (
+    Prepared,
+    ResumeRequest,
+    StartRequest,
+    actual,
+    audited,
+    header_of,
+    mask_of,
+    params_of,
+    plan_on,
+    refuse_secret_file,
+    refuse_secrets,
+    sha256,
+)
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
+    """A fork that is planned. Nothing was changed to make it."""
+
+    ready: Prepared
+    opening: RunStarted
+    adopted: tuple[Event, ...]
+
+
+def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> Fork:
+    """Plan a run that shares everything before `request.start` with its parent; raises UsageError."""
+    parent = store.read(parent_id)
+    now = datetime.now(UTC)
+    origin = plan_on(store, parent, ResumeRequest(verify=None, start=request.start), base_dir)
+    pipeline = origin.pipeline
+    mask = mask_of(pipeline, request.options)
+    refuse_secret_file(mask, origin.text, parent.header.pipeline_path)
+    refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
+    params = params_of(pipeline, {**_known(parent.header.params, pipeline), **request.params})
+    path = actual(parent.header.pipeline_path, base_dir)
+    labels = {**parent.header.labels, **request.labels}
+    header = header_of(
+        pipeline, msgspec.structs.replace(request, pipeline_path=path, labels=labels), params, now, base_dir
+    )
+    header = msgspec.structs.replace(header, parent=parent_id, work_dir=parent.header.work_dir)
+    opening = RunStarted(
+        at=now,
+        owner=processes.identity(now),
+        pipeline_sha256=sha256(origin.text),
+        options=request.options,
+        steps=len(pipeline.steps),
+        hooks=pipeline.hooks,
+    )
+    changed = {name for name in params if params[name] != parent.header.params.get(name)}
+    adopted = tuple(_adopted(parent, pipeline, request.start, changed, now))
+    state = fold(enumerate((opening, *adopted), 1))
+    wishes = Wishes(start=request.start)
+    audit = audited(pipeline, state, origin.place, store.directory(header.run_id), ResumeRequest())
+    ready = Prepared(
+        run_id=header.run_id,
+        recording=Recording(header=header, state=state),
+        pipeline=pipeline,
+        text=origin.text,
+        plan=plan(pipeline, state, audit, wishes),
+        audit=audit,
+        wishes=wishes,
+        place=origin.place,
+        notices=origin.notices,
+    )
+    return Fork(ready=ready, opening=opening, adopted=adopted)
+
+
+def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name in pipeline.params and value is not None}
+
+
+def _adopted(parent: Recording, pipeline: Pipeline, start: str, changed: set[str], now: datetime) -> list[Event]:
+    """What the new run takes over, and what of it no longer counts because of other params."""
+    if start not in {step.id for step in pipeline.steps}:
+        raise UsageError(f"the pipeline has no step `{start}`", hint=f"rerail show {parent.header.run_id}")
+    after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
+    events: list[Event] = []
+    for step in pipeline.steps:
+        unit = parent.state.unit((step.id, None))
+        if step.id in after or unit.status not in ("completed", "skipped"):
+            continue
+        events.append(
+            StepAdopted(
+                at=now,
+                step=step.id,
+                run=parent.header.run_id,
+                fingerprint=unit.fingerprint,
+                duration=unit.duration,
+                outputs=unit.outputs,
+                artifacts=unit.artifacts,
+                inputs=unit.inputs,
+                skipped=(unit.reason or "skipped") if unit.status == "skipped" else "",
+            )
+        )
+        read, _ = references(step, pipeline.env)
+        other = sorted(changed if EVERYTHING in read else changed & read)
+        if other:
+            reason = f"params.{other[0]} is another one than in {parent.header.run_id}"
+            events.append(StepInvalidated(at=now, step=step.id, reason=reason))
+    return events
+
+
+def drive_fork(
+    store: Store,
+    fork: Fork,
+    reporters: Sequence[Reporter],
+    announce: Callable[[Prepared], None],
+    narrate: Callable[[Prepared, list[Any]], None],
+    *,
+    base_dir: str = "",
+) -> Driven:
+    """Create the run and drive it to the end of this life."""
+    ready, header = fork.ready, fork.ready.recording.header
+    mask = mask_of(ready.pipeline, fork.opening.options)
+    log = store.create(header, ready.text)
+    try:
+        announce(ready)
+        ready, done = mend(ready, log.directory, announce)
+        narrate(ready, done)
+        place = Place(
+            work_dir=actual(header.work_dir, base_dir),
+            functions={},
+            until="",
+            mask=mask,
+            files=ready.place,
+            mended=(*fork.adopted, *mending_events(ready, done, fork.opening.at)),
+        )
+        return drive(log, ready.pipeline, ready.plan, fork.opening, reporters, place)
+    finally:
+        log.close()

@@ -1,0 +1,86 @@
+"""Carrying out what a plan says about files, before anything runs, and the events that tell of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rerail.core.audit import after_mending
+from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
+from rerail.core.plan import plan
+from rerail.core.render import StepResults, filled
+from rerail.core.template import ExpressionError, Scope
+from rerail.errors import UsageError
+from rerail.ports import Recording, Store
+from rerail.prepare import Prepared, ResumeRequest, plan_on, present_secrets
+
+if TYPE_CHECKING:
+    from rerail.artifacts.mend import Mended
+
+
+def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) -> tuple[Prepared, list[Mended]]:
+    """Restore and move aside; what cannot be restored after all makes another plan, which is announced too."""
+    done: list[Mended] = []
+    while any(decision.flaws for decision in ready.plan.decisions):
+        from rerail.artifacts.mend import Mender
+        from rerail.artifacts.objects import objects_of
+
+        mender = Mender(ready.place, objects_of(run_dir), run_dir, ready.run_id)
+        done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
+        if not mender.failed:
+            break
+        restored = {flaw.path for one in done for flaw in one.restored}
+        audit = after_mending(ready.audit, restored, mender.failed)
+        again = plan(ready.pipeline, ready.recording.state, audit, ready.wishes)
+        ready = msgspec.structs.replace(ready, audit=audit, plan=again)
+        announce(ready)
+    return ready, done
+
+
+def mending_events(ready: Prepared, done: Sequence[Mended], at: datetime) -> tuple[Event, ...]:
+    """What the journal says about it."""
+    events: list[Event] = []
+    for decision in ready.plan.decisions:
+        mine = [one for one in done if one.step == decision.step]
+        aside = {path: where for one in mine for path, where in one.aside.items()}
+        restored = {flaw.path: str(flaw.condition) for one in mine for flaw in one.restored}
+        if decision.mends or (decision.kept and restored):
+            artifacts = next(one.artifacts for one in reversed(mine) if one.artifacts)
+            events.append(ArtifactsRestored(at=at, step=decision.step, found=restored, artifacts=artifacts, aside=aside))
+        elif decision.flaws:
+            events.append(StepInvalidated(at=at, step=decision.step, reason=decision.reason, aside=aside))
+    return tuple(events)
+
+
+def sealed_now(store: Store, recording: Recording, step_id: str, base_dir: str) -> dict[str, Any]:
+    """What a person vouches for by marking a step completed: its artifacts and inputs as they stand now."""
+    ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
+    step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
+    if step is None or not (step.artifacts or step.inputs):
+        return {}
+    from rerail.artifacts.objects import objects_of
+    from rerail.artifacts.seal import Flawed, Means, examine, seal
+    from rerail.artifacts.workshop import staging_of
+
+    header, run_dir = recording.header, store.directory(recording.header.run_id)
+    scope = Scope(
+        params=header.params,
+        env=os.environ,
+        steps=StepResults(recording.state),
+        run={"id": header.run_id, "dir": run_dir, "status": recording.state.status},
+    )
+    objects = objects_of(run_dir)
+    with staging_of(objects, run_dir) as staging:
+        means = Means(
+            place=ready.place, objects=objects, staging=staging, mask=present_secrets(ready.pipeline, header.options)
+        )
+        try:
+            artifacts = seal(filled(step.artifacts, scope), means).records
+            return {"artifacts": artifacts, "inputs": examine(filled(step.inputs, scope), means)}
+        except (Flawed, ExpressionError) as error:
+            hint = f"put it in order, or: rerail mark {header.run_id} {step_id} pending"
+            raise UsageError(f"{step_id} cannot be marked completed: {error}", hint=hint) from None
