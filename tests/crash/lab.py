@@ -72,10 +72,45 @@ steps:
 """
 
 
+ARTIFACTS = """\
+name: artifacts
+env: {LEDGER: "%(ledger)s"}
+steps:
+  - id: one
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      mkdir -p a; echo first > a/one.txt
+    artifacts: [a/one.txt]
+  - id: tree
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      mkdir -p t/y t/empty; echo x > t/x; echo z > t/y/z; ln -sfn x t/link
+    artifacts: [t]
+  - id: two
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      cat a/one.txt t/x > two.txt
+    inputs: [a/one.txt, t]
+    artifacts: [{path: two.txt, keep: false}]
+  - id: end
+    run: |
+      test -e "$LEDGER.ok"
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      cat two.txt t/y/z > end.txt
+    artifacts: [end.txt]
+"""
+PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS}
+RESULTS = {
+    "reference": ("left.txt", "right.txt", "join.txt", "note.txt"),
+    "artifacts": ("a/one.txt", "t/x", "t/y/z", "t/link", "two.txt", "end.txt"),
+}
+EDITED = "edited by hand\n"
+
+
 class Place:
     """A scratch project with its ledgers beside it, outside the state directory."""
 
-    def __init__(self, top: str) -> None:
+    def __init__(self, top: str, pipeline: str = PIPELINE) -> None:
         shared = "/dev/shm"
         self.root = tempfile.mkdtemp(prefix="rerail-lab-", dir=shared if os.access(shared, os.W_OK) else None)
         self.project = os.path.join(self.root, "project")
@@ -85,7 +120,7 @@ class Place:
         self.messages = os.path.join(self.root, "messages")
         os.mkdir(self.project)
         with open(os.path.join(self.project, "pipeline.yaml"), "w", encoding="utf-8") as file:
-            file.write(top + PIPELINE % {"ledger": self.ledger})
+            file.write(top + pipeline % {"ledger": self.ledger})
         for path in (self.ledger, self.acks, self.messages):
             open(path, "w", encoding="utf-8").close()
 
@@ -130,7 +165,8 @@ def _be_the_child(place: Place, arguments: list[str], order: dict[str, Any], wri
         from rerail.cli.main import call
 
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND) if order.get("log") else -1
-        shim.shim_arm(place.state.encode(), MODES[order["mode"]], order.get("at", 0), order.get("number", 0), log)
+        armed = place.project if order.get("everywhere") else place.state
+        shim.shim_arm(armed.encode(), MODES[order["mode"]], order.get("at", 0), order.get("number", 0), log)
         code = call(arguments)
         counted = shim.shim_count()
         shim.shim_arm(b"/nowhere", 0, 0, 0, -1)
@@ -147,9 +183,15 @@ RUN = ["run", "pipeline.yaml", "--id", "r", "--resume", "--parallel", "2", "--js
 
 def experiment(order: dict[str, Any]) -> dict[str, Any]:
     """Meet the fault, then be resumed until the run is completed; everything an oracle needs."""
-    place = Place(order.get("top", ""))
+    kind = order.get("pipeline", "reference")
+    place = Place(order.get("top", ""), PIPELINES[kind])
     try:
         lives = []
+        if order.get("damage"):
+            lives.append(live(place, RUN, QUIET))
+            damage(place)
+        if kind == "artifacts":
+            open(place.ledger + ".ok", "w", encoding="utf-8").close()
         if order.get("before"):
             lives.append(live(place, RUN, order["before"]))
         lives.append(live(place, RUN, order))
@@ -161,7 +203,7 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
         show = live(place, ["show", "r", "--json"], QUIET)
         final = json.loads(place.text(place.acks).splitlines()[-1]) if show["code"] == 0 else {}
         files = {}
-        for name in ("left.txt", "right.txt", "join.txt", "note.txt"):
+        for name in RESULTS[kind]:
             path = os.path.join(place.project, name)
             files[name] = place.text(path) if os.path.exists(path) else None
         return {
@@ -174,9 +216,29 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
             "statuses": {step["id"]: step["status"] for step in final.get("steps", [])},
             "status": final.get("status"),
             "files": files,
+            "aside": [place.text(path) for path in everything(os.path.join(place.state, "runs", "r", "aside"))],
+            "strays": [
+                path
+                for path in everything(place.project)
+                if path.endswith(".rerail-tmp") and not path.startswith(place.state)
+            ],
         }
     finally:
         place.remove()
+
+
+def damage(place: Place) -> None:
+    """What people and disks do to files between two lives."""
+    with open(os.path.join(place.project, "a/one.txt"), "w", encoding="utf-8") as file:
+        file.write(EDITED)
+    shutil.rmtree(os.path.join(place.project, "t/y"))
+    os.rmdir(os.path.join(place.project, "t/empty"))
+    os.unlink(os.path.join(place.project, "t/link"))
+    os.unlink(os.path.join(place.project, "two.txt"))
+
+
+def everything(directory: str) -> list[str]:
+    return [os.path.join(where, name) for where, _, names in os.walk(directory) for name in names]
 
 
 def _acked(place: Place) -> list[str]:
@@ -194,8 +256,12 @@ def _acked(place: Place) -> list[str]:
 
 def main() -> None:
     import rerail.api
+    import rerail.artifacts.audit
+    import rerail.artifacts.mend
+    import rerail.artifacts.workshop
     import rerail.cli.run
     import rerail.cli.show
+    import rerail.drive
     import rerail.engine.recorder
     import rerail.engine.runner
     import rerail.executors.local

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from rerail import durable
+from rerail.durable import files
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -41,6 +42,7 @@ class RecordingOS:
         self.syncs = 0
         self._root = str(root)
         self._paths: dict[int, str] = {}
+        self._ends: dict[int, int] = {}  # how far a file was written in a row
         self._crash_at_sync = crash_at_sync
         self._dead = False
 
@@ -58,6 +60,7 @@ class RecordingOS:
             raise SimulatedCrash
         fd = os.open(path, flags, mode)
         self._paths[fd] = path
+        self._ends.pop(fd, None)
         if new:
             self._note(Op("create", path))
         return fd
@@ -65,6 +68,12 @@ class RecordingOS:
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
         self._note(Op("write", self._paths[fd], data=bytes(data), offset=offset))
         return os.pwrite(fd, data, offset)
+
+    def write(self, fd: int, data: bytes) -> int:
+        at = self._ends.get(fd, 0)
+        self._note(Op("write", self._paths[fd], data=bytes(data), offset=at))
+        self._ends[fd] = at + len(data)
+        return os.write(fd, data)
 
     def ftruncate(self, fd: int, length: int) -> None:
         self._note(Op("truncate", self._paths[fd], offset=length))
@@ -110,7 +119,7 @@ def _site(frame: FrameType | None) -> str:
     names = []
     while frame is not None:
         names.append(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name)
-        if frame.f_globals.get("__name__") != durable.__name__:
+        if not str(frame.f_globals.get("__name__")).startswith(durable.__name__):
             return f"{frame.f_globals['__name__']}.{names[-1]}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
@@ -197,15 +206,16 @@ class Disk:
 def recorded(root: Path, work: Callable[[RecordingOS], None], crash_at_sync: int = 0) -> RecordingOS:
     """Do some work with durable.py under observation."""
     recorder = RecordingOS(root, crash_at_sync)
-    module: Any = durable
-    real = module.os
-    module.os = recorder
+    modules: tuple[Any, ...] = (durable, files)
+    for module in modules:
+        module.os = recorder
     try:
         work(recorder)
     except SimulatedCrash:
         pass
     finally:
-        module.os = real
+        for module in modules:
+            module.os = os
         for lock in list(durable._held):
             lock.release()
     return recorder

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rerail import api
-from rerail.core.events import Event, StepCompleted
-from rerail.core.model import Call, Pipeline, RunOptions, Step
+from rerail.artifacts.objects import Objects
+from rerail.core.events import ArtifactRecord, Event, StepCompleted
+from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.core.state import RunState
 from rerail.errors import RerailError, RunNotFound
 from rerail.stores.directory import DirectoryStore
@@ -146,6 +149,83 @@ def test_every_sync_is_needed_or_named_as_cache_only(tmp_path: Path, monkeypatch
     unexplained = {site for site in sites - needed if site.rsplit(":", 1)[0] not in CACHE_ONLY}
     assert not unexplained, f"no test would notice if these syncs were gone: {unexplained}"
     assert len(needed) >= 4
+
+
+def test_a_power_cut_after_any_operation_leaves_no_claim_without_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the journal says was produced is there, byte for byte, and so is the copy it says was kept."""
+    root = _fresh(tmp_path)
+    made = tuple(
+        Step(id=name, action=Call(target=name), needs=needs, artifacts=(Artifact(path=path),))
+        for name, needs, path in (("one", (), "one.txt"), ("tree", ("one",), "tree"), ("two", ("tree",), "two.txt"))
+    )
+    monkeypatch.setattr("rerail.durable.files.clone", lambda *_: False)
+
+    def work(recorder: RecordingOS) -> None:
+        def program(*paths: str) -> Callable[[], dict[str, Any]]:
+            """A program that writes files and never syncs them."""
+
+            def run() -> dict[str, Any]:
+                for path in paths:
+                    if not (root / path).parent.exists():
+                        recorder.mkdir(str((root / path).parent))
+                    fd = recorder.open(str(root / path), os.O_WRONLY | os.O_CREAT)
+                    recorder.pwrite(fd, f"content of {path}".encode() * 9, 0)
+                    os.close(fd)
+                return {}
+
+            return run
+
+        functions = {"one": program("one.txt"), "tree": program("tree/a", "tree/b"), "two": program("two.txt")}
+        request = api.StartRequest(pipeline_path=str(root / "p.yaml"), run_id="r", options=RunOptions(parallel=1))
+        store = DirectoryStore(str(root / "state"))
+        reporters = [Acknowledge(recorder)]
+        api.start_pipeline(store, Pipeline(name="p", steps=made), TEXT, request, reporters, functions=functions)
+
+    ops = recorded(root, work).ops
+
+    assert [op.path for op in ops if op.kind == "ack"] == ["one", "tree", "two"]
+    assert _claims_without_data(tmp_path, root, ops) == []
+    syncs = {op.site for op in ops if op.kind == "sync" and ("artifacts" in op.site)}
+    assert len(syncs) >= 2
+    for site in syncs:  # break it on purpose: without any one of them a claim is made that does not hold
+        assert _claims_without_data(tmp_path, root, [op for op in ops if op.site != site]), site
+
+
+def _claims_without_data(tmp_path: Path, root: Path, ops: Sequence[Op]) -> list[str]:
+    found = []
+    for number, names_first, acked, survivors in cuts(root, ops):
+        shutil.rmtree(tmp_path / "after", ignore_errors=True)
+        place = tmp_path / "after"
+        place.mkdir()
+        for name, content in sorted(survivors.items()):
+            target = place / name
+            target.mkdir(exist_ok=True) if content is None else target.write_bytes(content)
+        try:
+            units = DirectoryStore(str(place / "state")).read("r").state.units
+        except RerailError:
+            units = {}
+        missing = acked - {step for (step, _), unit in units.items() if unit.status == "completed"}
+        found += [f"{number}: {step} is forgotten" for step in missing]
+        for (step, _), unit in units.items():
+            if unit.status == "completed":
+                found += [f"{number} ({names_first}): {step}: {bad}" for bad in _broken(place, unit.artifacts)]
+    return found
+
+
+def _broken(place: Path, records: Sequence[ArtifactRecord]) -> list[str]:
+    objects = Objects(str(place / "state" / "objects"))
+    bad = []
+    for record in records:
+        entries = [record] if record.kind == "file" else objects.manifest(record.sha256)
+        for entry in entries or [record]:
+            path = place / entry.path
+            if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != entry.sha256:
+                bad.append(f"{entry.path} is not what the journal says")
+            if record.kept and objects.rotten(entry.sha256):
+                bad.append(f"no copy of {entry.path}")
+    return bad
 
 
 def _fresh(tmp_path: Path) -> Path:

@@ -15,7 +15,7 @@ import msgspec
 from rerail.core.audit import Entry
 from rerail.core.model import Artifact
 from rerail.durable import files as durable_files
-from rerail.durable import make_dir, remove_file, write_new
+from rerail.durable import create_file, make_dir, remove_file
 
 DEFAULT_KEEP = 256 << 20  # bytes of a file up to which it is kept without being asked for
 MOST = 20 << 30  # bytes of the whole store
@@ -108,7 +108,11 @@ class Objects:
         """Keep the manifest of a tree; its digest. Durable on return."""
         sha256 = hashlib.sha256(data).hexdigest()
         if not self.has(sha256):
-            write_new(staged, data)
+            fd = create_file(staged)
+            try:
+                durable_files.write_on(fd, data)
+            finally:
+                os.close(fd)
             self.publish([(staged, sha256)])
         return sha256
 

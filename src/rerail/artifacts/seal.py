@@ -15,7 +15,7 @@ import msgspec
 
 from rerail.artifacts.content import Cancelled, Demand, Reading, Unstable, read
 from rerail.artifacts.objects import Objects, manifest_bytes
-from rerail.artifacts.places import Found, Misplaced, Place, find, stamp_of, to_text
+from rerail.artifacts.places import Found, Misplaced, Place, find, stamp_of, to_path, to_text
 from rerail.core.audit import Entry
 from rerail.core.events import ArtifactRecord, InputRecord
 from rerail.core.masking import Mask
@@ -81,7 +81,8 @@ def _sealed(artifact: Artifact, found: Found, means: Means, warnings: list[str])
     if not found.files and not found.others:
         raise Flawed(f"artifact {artifact.path} is an empty directory")
     try:
-        durable_files.sync_files([full for _, full in found.files])
+        others = [os.path.join(means.place.work_dir, to_path(entry.path)) for entry in found.others]
+        durable_files.sync_files([full for _, full in found.files], means.place.root, others)
         readings = _readings(artifact, found, means)
     except Unstable as error:
         raise Flawed(f"artifact {error}") from None

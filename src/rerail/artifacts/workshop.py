@@ -18,7 +18,7 @@ from rerail.artifacts.seal import Flawed, Means, examine, seal
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
 from rerail.core.state import Unit
-from rerail.durable import make_dir, remove_tree
+from rerail.durable import new_dir, remove_tree
 from rerail.ports import Looked
 from rerail.text import size_text
 
@@ -37,7 +37,7 @@ def staging_of(objects: Objects | None, run_dir: str) -> Iterator[str]:
     try:
         if os.path.isdir(staging):  # what a killed life left
             remove_tree(staging)
-        make_dir(staging)
+        new_dir(staging)
         yield staging
     finally:
         objects.release()

@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rerail.durable import TEMPORARY_SUFFIX, create_file, make_dir, remove_file, remove_tree, sync, sync_dir
 
@@ -34,9 +34,25 @@ def open_regular(path: str) -> int:
     return fd
 
 
-def sync_files(paths: Sequence[str]) -> None:
-    """Make the content of files durable that other processes wrote, and the names of all of them."""
-    directories = sorted({os.path.dirname(path) for path in paths})
+def sync_files(paths: Sequence[str], top: str = "", names: Sequence[str] = ()) -> None:
+    """Make the content of files durable that other processes wrote, and the names of all of them; and further names.
+
+    With `top`, also the names of the directories on the way there from it: who wrote the files may have made those.
+    """
+    directories = {os.path.dirname(path) for path in (*paths, *names)}
+    if top:
+        directories |= {above for directory in directories for above in _between(directory, top)}
+    _sync_all(paths, sorted(directories))
+
+
+def _between(directory: str, top: str) -> Iterator[str]:
+    """The directories above one, up to `top`, or to the root if it is not in there."""
+    while directory != top and directory != os.path.dirname(directory):
+        directory = os.path.dirname(directory)
+        yield directory
+
+
+def _sync_all(paths: Sequence[str], directories: Sequence[str]) -> None:
     if len(paths) + len(directories) > MANY and _sync_file_systems(directories):
         return
     for path in paths:

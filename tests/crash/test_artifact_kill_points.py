@@ -1,0 +1,91 @@
+"""Killed before every call that seals, stores, moves aside or restores an artifact: no claim without data, nothing lost.
+
+The oracle is the ledger, the files themselves, and what a person had written into one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.crash.conftest import Lab
+from tests.crash.lab import EDITED
+
+SIGKILLED = -9
+FILES = {
+    "a/one.txt": "first\n",
+    "t/x": "x\n",
+    "t/y/z": "z\n",
+    "t/link": "x\n",
+    "two.txt": "first\nx\n",
+    "end.txt": "first\nx\nz\n",
+}
+ORDER = {"pipeline": "artifacts", "everywhere": True}
+
+
+def starts(result: dict[str, Any]) -> Counter[str]:
+    return Counter(line.split()[0] for line in result["ledger"] if " start " in line)
+
+
+def check(result: dict[str, Any]) -> None:
+    context = {key: result[key] for key in ("order", "lives", "ledger", "messages", "later_messages")}
+    assert result["lives"][-1]["code"] == 0, context
+    assert set(result["statuses"].values()) == {"completed"}, context
+    assert result["files"] == FILES, context
+    assert not result["strays"], context
+    assert "Traceback" not in result["messages"] + result["later_messages"], context
+    assert "internal error" not in result["messages"] + result["later_messages"], context
+
+
+def every_point(lab: Lab, first: int, step: int, mode: str, **order: Any) -> tuple[int, list[dict[str, Any]]]:
+    at = first
+    found: list[dict[str, Any]] = []
+    while True:
+        result = lab.ask(mode=mode, at=at, **ORDER, **order)
+        met = result["lives"][1 if order.get("damage") else 0]
+        if met["code"] != SIGKILLED:
+            assert met["code"] == 0, result
+            return at - 1, found
+        check(result)
+        found.append(result)
+        at += step
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_killed_anywhere_while_artifacts_are_sealed_and_stored(lab: Lab, shard: int) -> None:
+    points, results = every_point(lab, 1 + shard, 2, "kill")
+
+    assert points >= 100
+    for result in results:
+        for life in result["lives"]:
+            later = {line.split()[0] for line in result["ledger"][life["ledger"] :] if " start " in line}
+            assert not later & set(life["acked"]), f"acknowledged, and ran again: {result}"
+        assert sum(starts(result).values()) <= 4 + 2
+
+
+@pytest.mark.parametrize("mode", ["kill", "torn"])
+def test_killed_anywhere_while_artifacts_are_moved_aside_and_restored(lab: Lab, mode: str) -> None:
+    points, results = every_point(lab, 1, 1 if mode == "kill" else 3, mode, damage=True)
+
+    assert points >= 60
+    for result in results:
+        assert EDITED in result["aside"], f"what a person wrote is lost: {result}"
+        counted = starts(result)
+        assert (counted["one"], counted["tree"]) == (1, 1), result  # restored, not run again
+        assert 2 <= counted["two"] <= 3, result  # no copy was kept: run again, once more at most
+
+
+@pytest.mark.parametrize("mode", ["errno", "errno-forever"])
+def test_a_disk_that_fails_while_artifacts_are_sealed_claims_nothing(lab: Lab, mode: str) -> None:
+    """Every third call fails with EIO or ENOSPC; whatever comes of it, the run can be finished with the right files."""
+    at = 2
+    while True:
+        number = 5 if at % 2 else 28
+        result = lab.ask(mode=mode, at=at, number=number, **ORDER)
+        check(result)
+        if result["lives"][0]["points"] is not None and result["lives"][0]["points"] < at:
+            break
+        at += 3
+    assert at > 90
