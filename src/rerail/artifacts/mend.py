@@ -56,7 +56,8 @@ class Mender:
             try:
                 full = self._place.full(to_path(flaw.path), external=outside)
             except Misplaced as error:
-                self.failed[flaw.path] = str(error)
+                if decision.mends:  # if it runs again instead, its own artifact will be refused with the same words
+                    self.failed[flaw.path] = str(error)
                 continue
             try:
                 if flaw.stands and os.path.lexists(full):

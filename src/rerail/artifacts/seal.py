@@ -78,7 +78,7 @@ def _present(artifact: Artifact, place: Place) -> Found | None:
 
 
 def _sealed(artifact: Artifact, found: Found, means: Means, warnings: list[str]) -> ArtifactRecord:
-    if not found.files and not found.others:
+    if not found.files and not any(entry.kind == "link" for entry in found.others) and artifact.min_size != 0:
         raise Flawed(f"artifact {artifact.path} is an empty directory")
     try:
         others = [os.path.join(means.place.work_dir, to_path(entry.path)) for entry in found.others]
@@ -215,7 +215,7 @@ def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -
     for (name, _), reading in zip(found.files, readings, strict=True):
         if reading.problem:
             raise Flawed(f"input {name} {reading.problem}")
-    sha256 = readings[0].sha256
+    sha256 = "" if found.tree else readings[0].sha256
     if found.tree:
         sha256 = hashlib.sha256(manifest_bytes(entries_of(found, readings))).hexdigest()
         stamp = tree_stamp(found, [reading.stamp for reading in readings])

@@ -135,7 +135,7 @@ class _Making:
         running = {step for step, decision in made.items() if not decision.kept}
         found = False
         for step_id in reversed(self._order):
-            if step_id in running:
+            if step_id in running and not made[step_id].unless_same:
                 continue
             for flaw in self._audit.flaws.get((step_id, None), ()):
                 if (step_id, flaw.path) in self._needed or not (flaw.temporary or flaw.later):
