@@ -15,7 +15,7 @@ from tests.conftest import Project
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 STEPS = {
-    "build-loop": (["scout", "planner", "builder", "reviewer"], ".buildloop/review-report.md", []),
+    "context-foundry": (["scout", "planner", "builder", "reviewer"], ".buildloop/review-report.md", []),
     "implement-spec": (["branch", "implement", "test"], "merged.log", ["-p", "spec=123"]),
     "lessons": (["seed", "sow", "lessons", "publish"], "course/course_c84775.md", ["-p", "subject=physics"]),
 }
@@ -76,3 +76,36 @@ def test_a_step_that_forgets_to_commit_has_failed_and_is_retried_alone(example: 
 
     assert "reuse  branch" in planned.stderr
     assert (example.root / "merged.log").read_text() == "Implement spec 123\n"
+
+
+@pytest.mark.parametrize("example", ["context-foundry"], indirect=True)
+@pytest.mark.parametrize("copies", [True, False], ids=["with copies", "without copies"])
+def test_the_cascade_of_the_build_loop(example: Project, copies: bool) -> None:
+    """Planner's and builder's reports are gone, the scout's is intact: healed, or rerun from the planner, line by line."""
+    kill_when_started(example, "reviewer", [])
+    reports = example.root / ".buildloop"
+    before = {path.name: path.read_text() for path in reports.iterdir() if path.name != "review-report.md"}
+    (reports / "build-claims.md").unlink()
+    (reports / "current-plan.md").unlink()
+    if not copies:
+        shutil.rmtree(example.root / ".rerail" / "objects")
+
+    resumed = example.rerail("resume", "r", "--json", check=0)
+
+    log = [line for line in resumed.stderr.splitlines() if line.startswith("[")]
+    done = "restored from content store" if copies else "re-running {}"
+    assert log == [
+        "[info] checkpoint says builder completed",
+        "[info] .buildloop/scout-report.md intact",
+        f"[warn] .buildloop/current-plan.md missing -- {done.format('planner')}",
+        f"[warn] .buildloop/build-claims.md missing -- {done.format('builder')}",
+        "[info] re-running from reviewer: attempt 1 was cut off"
+        if copies
+        else "[info] re-running from planner: .buildloop/current-plan.md missing",
+    ]
+    events = [json.loads(line) for line in resumed.stdout.splitlines()]
+    started = [event["step"] for event in events if event["event"] == "step-started"]
+    assert started == (["reviewer"] if copies else ["planner", "builder", "reviewer"]) + ["tell"]
+    saved = "1 of 4 steps reused, 2 restored, 1 rerun" if copies else "1 of 4 steps reused, 3 rerun"
+    assert any(line.startswith(f"rerail: {saved}, saving") for line in resumed.stderr.splitlines())
+    assert {name: (reports / name).read_text() for name in before} == before
