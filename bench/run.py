@@ -23,8 +23,14 @@ from pathlib import Path
 
 import rerail
 from rerail import api
+from rerail.artifacts.audit import Auditor
+from rerail.artifacts.objects import Objects
+from rerail.artifacts.places import Place as Files
+from rerail.artifacts.seal import Means, seal
 from rerail.core.checkpoint import checkpoint_of
-from rerail.core.model import Call, Pipeline, Run, RunOptions, Step
+from rerail.core.events import ArtifactRecord
+from rerail.core.model import Artifact, Call, Pipeline, Run, RunOptions, Step
+from rerail.core.state import RunState, UnitState
 from rerail.stores import snapshots
 from rerail.stores.directory import DirectoryStore
 
@@ -258,6 +264,67 @@ def overhead(place: Path, count: int) -> None:
     row("whole run", spent, float(count), "s", f"{(spent / count - 1) * 100:.2f} % on one-second steps")
 
 
+def files_to_seal(place: Path, count: int, size: int) -> Path:
+    """That many files of that size, none like another."""
+    directory = place / f"made-{count}"
+    directory.mkdir()
+    block = os.urandom(min(size, 1 << 20))
+    for number in range(count):
+        with open(directory / f"{number:06d}", "wb") as file:
+            file.write(number.to_bytes(8, "big"))
+            for _ in range(max(size // len(block), 1)):
+                file.write(block)
+    return directory
+
+
+def artifacts(place: Path, count: int, size: int, what: str) -> None:
+    """Sealing (without and with a copy) and auditing, against sha256sum and a plain read of the same files."""
+    directory = files_to_seal(place, count, size)
+    paths = sorted(str(path) for path in directory.iterdir())
+    os.sync()
+
+    def read_all() -> None:
+        for path in paths:
+            with open(path, "rb", buffering=0) as file:
+                while file.read(1 << 20):
+                    pass
+
+    reading = min(seconds(read_all) for _ in range(2))
+    lists = [paths[at : at + 1000] for at in range(0, len(paths), 1000)]
+    command = ["sha256sum", "--"]
+    hashing = min(
+        seconds(lambda: [subprocess.run([*command, *some], stdout=subprocess.DEVNULL, check=True) for some in lists])
+        for _ in range(2)
+    )
+    home = Files(work_dir=str(place), root=str(place))
+    objects = Objects(str(place / ".rerail" / f"objects-{count}"))
+    objects.hold()
+    staging = place / f"staging-{count}"
+    staging.mkdir()
+    means = Means(place=home, objects=objects, staging=str(staging))
+    path = directory.name
+    plain = seconds(lambda: seal([Artifact(path=path, keep=False)], means))
+    sealed: list[ArtifactRecord] = []
+    copied = seconds(lambda: sealed.extend(seal([Artifact(path=path, keep=True)], means).records))
+    step = Step(id="a", action=Call(target="f"), artifacts=(Artifact(path=path),))
+    state = RunState(units={("a", None): UnitState(status="completed", artifacts=tuple(sealed))})
+    pipeline = Pipeline(name="p", steps=(step,))
+    audits = {
+        depth: min(seconds(lambda depth=depth: Auditor(home, objects, depth).audit(pipeline, state)) for _ in range(2))  # type: ignore[misc]
+        for depth in ("full", "fast")
+    }
+    print(f"artifacts: {what} (floors: sha256sum, and a plain read, of the same files)")
+    for name, spent in (
+        ("seal", plain),
+        ("seal and copy", copied),
+        ("audit", audits["full"]),
+        ("audit, fast", audits["fast"]),
+    ):
+        row(name, spent, hashing, "ms", f"x {spent / reading:5.2f} of the read")
+    objects.release()
+    shutil.rmtree(directory)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
@@ -275,6 +342,8 @@ def main() -> None:
             listing(crowded, 1000 if options.quick else 10_000)
         resume(place, 1000 if options.quick else 10_000)
         checkpoint(place)
+        artifacts(place, 1, (1 << 26) if options.quick else (1 << 30), "one large file, 64 MiB or 1 GiB")
+        artifacts(place, 500 if options.quick else 10_000, 4096, "many files of 4 KiB, 500 or 10 000")
         overhead(place, 2 if options.quick else 5)
 
 

@@ -41,6 +41,7 @@ class Auditor:
         self._objects = objects
         self._depth = depth
         self._progress = progress
+        self._known: dict[str, str] = {}
         self._digests: dict[tuple[str, str], str] = {}  # full path and stamp → digest
 
     def audit(self, pipeline: Pipeline, state: RunState) -> Audit:
@@ -93,7 +94,7 @@ class Auditor:
         if self._depth == "fast" and self._stamp(entries, record.kind) == record.stamp and declared is not None:
             return []
         external = declared.external if declared else False
-        seen = in_parallel(lambda entry: self._look(entry, declared, external=external), entries)
+        seen = in_parallel(lambda entry: self._look(entry, declared, external=external), entries, record.size)
         return [
             Flaw(
                 entry=entry,
@@ -129,7 +130,7 @@ class Auditor:
 
     def _look(self, entry: Entry, declared: Artifact | None, *, external: bool) -> Seen:
         try:
-            full = self._place.full(to_path(entry.path), external=external)
+            full = self._place.full(to_path(entry.path), external=external, known=self._known)
         except Misplaced as error:
             return Seen(condition="wrong type", detail=str(error), stands=False)
         if entry.kind != "file":

@@ -27,14 +27,22 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     state: str = ""
 
-    def full(self, path: str, *, external: bool = False) -> str:
-        """The absolute path; raises Misplaced if it leads out of the project, by whatever way."""
+    def full(self, path: str, *, external: bool = False, known: dict[str, str] | None = None) -> str:
+        """The absolute path; raises Misplaced if it leads out of the project, by whatever way.
+
+        `known` are directories whose true places were found a moment ago.
+        """
         whole = os.path.normpath(os.path.join(self.work_dir, path))
-        real = os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+        directory, name = os.path.split(whole)
+        if known is not None and directory in known:
+            return whole
+        real = os.path.join(os.path.realpath(directory), name)
         if self.state and _inside(real, os.path.realpath(self.state)):
             raise Misplaced(f"{path} is in rerail's own directory")
         if not external and not _inside(real, os.path.realpath(self.root)):
             raise Misplaced(f"{path} is outside the project ({self.root}); `external: true` would allow that")
+        if known is not None:
+            known[directory] = os.path.dirname(real)
         return whole
 
     def name(self, full: str) -> str:
@@ -88,6 +96,7 @@ class Found(msgspec.Struct, kw_only=True):
     path: str  # as records call it
     tree: bool
     files: list[tuple[str, str]]  # name and full path
+    size: int = 0  # of all files
     others: list[Entry] = []  # links and directories of a tree
     odd: list[str] = []
 
@@ -132,27 +141,29 @@ def _matches(declared: Artifact, place: Place) -> Found | None:
 
 def _walk(roots: Sequence[str], place: Place, found: Found) -> None:
     """All entries at and below some paths, without following links; in the order of their names."""
-    stack = [os.path.normpath(root) for root in reversed(roots)]
+    stack = [(os.path.normpath(root), "") for root in reversed(roots)]
     seen: set[str] = set()
     while stack:
-        full = stack.pop()
+        full, name = stack.pop()
         if full in seen:
             continue
         seen.add(full)
+        name = name or place.name(full)
         status = os.lstat(full)
         if stat.S_ISREG(status.st_mode):
-            found.files.append((place.name(full), full))
+            found.files.append((name, full))
+            found.size += status.st_size
         elif stat.S_ISDIR(status.st_mode):
             if place.state and _inside(os.path.realpath(full), os.path.realpath(place.state)):
                 continue
             inside = sorted(os.listdir(full))
-            stack += [os.path.join(full, name) for name in reversed(inside)]
+            stack += [(f"{full}/{one}", f"{name}/{to_text(one)}") for one in reversed(inside)]
             if not inside:
-                found.others.append(Entry(path=place.name(full), kind="dir", mode=stat.S_IMODE(status.st_mode)))
+                found.others.append(Entry(path=name, kind="dir", mode=stat.S_IMODE(status.st_mode)))
         elif stat.S_ISLNK(status.st_mode):
-            found.others.append(Entry(path=place.name(full), kind="link", target=to_text(os.readlink(full))))
+            found.others.append(Entry(path=name, kind="link", target=to_text(os.readlink(full))))
         else:
-            found.odd.append(f"{place.name(full)} is {_kind(status.st_mode)}")
+            found.odd.append(f"{name} is {_kind(status.st_mode)}")
 
 
 def _kind(mode: int) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from rerail.durable import files as durable_files
 from rerail.text import size_text
 
 WORKERS = min(8, (os.cpu_count() or 1) + 2)
-SHARE = 64  # small files that one worker takes at a time
+LARGE = 1 << 18  # bytes of a file from which on threads help: below, the interpreter is what they would wait for
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -114,7 +114,7 @@ def _readings(artifact: Artifact, found: Found, means: Means) -> list[tuple[Read
         )
         return read(file[1], demand), staged
 
-    return in_parallel(one, found.files)
+    return in_parallel(one, found.files, found.size)
 
 
 def _keep(
@@ -209,7 +209,7 @@ def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -
     checks = artifact if artifact.min_size is not None else msgspec.structs.replace(artifact, min_size=0)
     demand = Demand(checks=checks, schema=schema, progress=means.progress)
     try:
-        readings = in_parallel(lambda file: read(file[1], demand), found.files)
+        readings = in_parallel(lambda file: read(file[1], demand), found.files, found.size)
     except Unstable as error:
         raise Flawed(f"input {error}") from None
     for (name, _), reading in zip(found.files, readings, strict=True):
@@ -222,20 +222,14 @@ def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -
     return InputRecord(path=found.path, sha256=sha256, stamp=stamp)
 
 
-def in_parallel(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
-    """The results in order. Reading and hashing large files lets go of the interpreter, so threads do help."""
-    if len(tasks) < 2:
+def in_parallel(work: Callable[[_Task], _Result], tasks: Sequence[_Task], size: int) -> list[_Result]:
+    """The results in order; in threads if the `size` of all in bytes says that these are large files."""
+    if len(tasks) < 2 or size // len(tasks) < LARGE:
         return [work(task) for task in tasks]
     from concurrent.futures import ThreadPoolExecutor
 
-    each = SHARE if len(tasks) > SHARE * 2 else 1
-    shares = [tasks[at : at + each] for at in range(0, len(tasks), each)]
-
-    def several(share: Any) -> list[_Result]:
-        return [work(task) for task in share]
-
-    with ThreadPoolExecutor(min(WORKERS, len(shares))) as pool:
-        return [result for results in pool.map(several, shares) for result in results]
+    with ThreadPoolExecutor(min(WORKERS, len(tasks))) as pool:
+        return list(pool.map(work, tasks))
 
 
 __all__ = ["Cancelled", "Flawed", "Means", "Sealing", "examine", "in_parallel", "seal"]

@@ -1,0 +1,109 @@
+"""A fork shares what came before a step, and runs again only what reads what changed."""
+
+from __future__ import annotations
+
+from tests.conftest import Project
+
+NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
+PIPELINE = f"""\
+params: {{title: {{default: T}}, level: {{default: draft}}}}
+steps:
+  - id: gather
+    run: |
+      {NOTE}
+      echo facts > facts.txt
+      echo '{{"cost_usd": 1.5}}' >> "$RERAIL_METRICS"
+    artifacts: [facts.txt]
+  - id: title
+    run: |
+      {NOTE}
+      echo ${{{{ params.title }}}} > title.txt
+    artifacts: [title.txt]
+  - id: write
+    run: |
+      {NOTE}
+      cat title.txt facts.txt > text.txt
+    artifacts: [text.txt]
+  - id: print
+    run: |
+      {NOTE}
+      echo ${{{{ params.level }}}} | cat - text.txt > print.txt
+    artifacts: [print.txt]
+"""
+
+
+def started(project: Project) -> None:
+    project.pipeline(PIPELINE)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.ledger_file.write_text("")
+
+
+def test_a_fork_shares_everything_before_its_step(project: Project) -> None:
+    started(project)
+    before = project.state_digest()
+    project.rerail("fork", "r", "--from", "print", "--dry-run", check=0)
+    assert project.state_digest() == before
+
+    project.rerail("fork", "r", "--from", "print", "--id", "f", "-p", "level=final", check=0)
+
+    assert project.ledger() == ["print"]
+    assert (project.root / "print.txt").read_text() == "final\nT\nfacts\n"
+    shown = project.json("show", "f")
+    assert (shown["status"], shown["params"]["level"], shown["total_cost_usd"]) == ("completed", "final", 0)
+    assert project.json("show", "r")["total_cost_usd"] == 1.5
+    assert "adopted      gather from run r" in project.rerail("history", "f", check=0).stdout
+
+
+def test_a_changed_param_runs_its_readers_again_and_the_rest_only_if_they_came_out_different(project: Project) -> None:
+    started(project)
+
+    done = project.rerail("fork", "r", "--from", "print", "-p", "title=Other", check=0)
+
+    assert "params.title is another one than in r" in done.stderr
+    assert project.ledger() == ["title", "write", "print"]
+    assert (project.root / "print.txt").read_text() == "draft\nOther\nfacts\n"
+
+
+def test_a_fork_heals_what_its_parent_made(project: Project) -> None:
+    started(project)
+    (project.root / "facts.txt").unlink()
+
+    project.rerail("fork", "r", "--from", "print", check=0)
+
+    assert project.ledger() == ["print"]
+    assert (project.root / "facts.txt").read_text() == "facts\n"
+
+
+def test_a_fork_stands_alone_and_can_be_forked(project: Project) -> None:
+    started(project)
+    project.rerail("fork", "r", "--from", "write", "--id", "f", check=0)
+    project.rerail("delete", "r", "--yes", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "f", "--from", "print", "--id", "g", check=0)
+    assert project.ledger() == ["print"]
+    (project.root / "facts.txt").unlink()
+    project.rerail("resume", "g", check=0)
+    assert project.ledger() == ["print"]
+
+
+def test_what_a_fork_cannot_be_asked(project: Project) -> None:
+    started(project)
+    assert "fork needs --from STEP" in project.rerail("fork", "r", check=2).stderr
+    assert "no step `nope`" in project.rerail("fork", "r", "--from", "nope", check=2).stderr
+    assert "no run 'x'" in project.rerail("fork", "x", "--from", "print", check=3).stderr
+    assert "exists already" in project.rerail("fork", "r", "--from", "print", "--id", "r", check=2).stderr
+    assert "no param `nope`" in project.rerail("fork", "r", "--from", "print", "-p", "nope=1", check=2).stderr
+    assert project.json("list")[0]["run_id"] == "r"
+
+
+def test_a_fork_that_is_killed_is_resumed_like_any_run(project: Project) -> None:
+    project.pipeline(PIPELINE.replace("> print.txt", "> print.txt; test -e ok"))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.ledger_file.write_text("")
+    project.rerail("fork", "r", "--from", "write", "--id", "f", check=1)
+    (project.root / "ok").touch()
+
+    project.rerail("resume", "f", check=0)
+
+    assert project.ledger() == ["write", "print", "print"]
