@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -456,3 +458,41 @@ def test_paths_with_expressions(project: Project) -> None:
 
     assert (project.root / "out" / "a*b.md").read_text() == "one\n"
     assert project.ledger() == ["a", "b", "b"]
+
+
+def _no_privileges() -> None:
+    """In the child: root without the right to overrule permissions, from the next exec on."""
+    libc = ctypes.CDLL(None)
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+def as_somebody(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run rerail as somebody whom permissions hold for."""
+    prepare = _no_privileges if os.geteuid() == 0 else None
+    return project.rerail(*arguments, preexec_fn=prepare)
+
+
+def test_what_cannot_be_read_is_said_and_nothing_is_decided_about_it(project: Project) -> None:
+    project.pipeline(two("mkdir -p d; echo one > d/x; echo two > d/y", "true", more="d") + "\n")
+    assert as_somebody(project, "run", "pipeline.yaml", "--id", "r").returncode == 1
+    (project.root / "ok").touch()
+    (project.root / "d" / "x").chmod(0)
+
+    refused = as_somebody(project, "resume", "r")
+
+    assert refused.returncode == 6, refused.stderr
+    assert "cannot read" in refused.stderr
+    assert "d/x: Permission denied; nothing was changed" in refused.stderr
+    (project.root / "d" / "x").chmod(0o644)
+    assert as_somebody(project, "resume", "r").returncode == 0
+
+
+def test_an_artifact_that_cannot_be_read_fails_its_step(project: Project) -> None:
+    project.pipeline(one("[d]", "mkdir -p d; echo one > d/x; chmod 0 d/x"))
+
+    done = as_somebody(project, "run", "pipeline.yaml")
+
+    assert done.returncode == 1
+    assert "cannot be read or kept" in done.stderr
+    assert "d/x: Permission denied" in done.stderr
