@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from rerail.artifacts.content import Demand, read
+from rerail.artifacts.content import Demand, Unstable, read
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import Misplaced, Place, is_pattern, stamp_of, to_path, to_text
 from rerail.artifacts.seal import Flawed, Means, examine, in_parallel, joint_stamp
+from rerail.core import holes
 from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
 from rerail.core.events import ArtifactRecord, InputRecord
 from rerail.core.model import Artifact, Pipeline, Step
@@ -50,10 +52,17 @@ class Auditor:
         flaws: dict[Unit, tuple[Flaw, ...]] = {}
         intact: dict[Unit, tuple[str, ...]] = {}
         inputs: dict[Unit, tuple[InputRecord, ...]] = {}
-        for unit, known in state.units.items():
-            step = steps.get(unit[0])
-            if step is None or known.status != "completed":
-                continue
+        mine = [(unit, known, steps[unit[0]]) for unit, known in state.units.items() if unit[0] in steps]
+        mine = [(unit, known, step) for unit, known, step in mine if known.status == "completed"]
+        if self._depth == "full":
+            plain = [
+                record
+                for _, known, step in mine
+                for record in known.artifacts
+                if record.kind == "file" and not ((one := declared_of(step, record)) and one.has_checks)
+            ]
+            self._read_ahead(plain)
+        for unit, known, step in mine:
             found = [flaw for record in known.artifacts for flaw in self._record(step, record)]
             if found:
                 flaws[unit] = tuple(found)
@@ -62,6 +71,17 @@ class Auditor:
             if known.inputs:
                 inputs[unit] = self._inputs(step, known)
         return Audit(flaws=self._contested(flaws, state), intact=intact, inputs=inputs)
+
+    def _read_ahead(self, records: Sequence[ArtifactRecord]) -> None:
+        """Take the digests of many files side by side; what goes wrong here goes wrong again where it is told."""
+
+        def take(record: ArtifactRecord) -> None:
+            with contextlib.suppress(OSError, Unstable):
+                full = self._full(record.path)
+                reading = read(full, Demand(progress=self._progress))
+                self._digests[full, reading.stamp] = reading.sha256
+
+        in_parallel(take, records, sum(record.size for record in records))
 
     def _inputs(self, step: Step, known: UnitState) -> tuple[InputRecord, ...]:
         """What the inputs are now; one that cannot be taken in any more is something else, whatever it is."""
@@ -82,7 +102,7 @@ class Auditor:
 
     def _record(self, step: Step, record: ArtifactRecord) -> list[Flaw]:
         """The flaws of one recorded artifact."""
-        declared = step.artifacts[record.position] if record.position < len(step.artifacts) else None
+        declared = declared_of(step, record)
         temporary = declared is not None and declared.temporary
         entries: list[Entry] | None = [Entry(path=record.path, size=record.size, sha256=record.sha256, mode=record.mode)]
         if record.kind == "tree":
@@ -160,6 +180,8 @@ class Auditor:
             reading = read(full, Demand(checks=checks, schema=schema, progress=self._progress))
         except OSError as error:
             raise _unreadable(full, error) from error
+        except Unstable as error:
+            return Seen(condition="changed", detail=str(error))
         self._digests[full, reading.stamp] = reading.sha256
         if reading.sha256 != entry.sha256:
             return Seen(condition="changed")
@@ -204,6 +226,16 @@ class Auditor:
             elif self._objects is not None and not is_out_of_reach(record.path, wanted):
                 found |= {entry.path for entry in self._objects.manifest(record.sha256) or ()} & wanted
         return found
+
+
+def declared_of(step: Step, record: ArtifactRecord) -> Artifact | None:
+    """What the pipeline says of a recorded artifact now; None if it no longer names it."""
+    path = to_path(record.path)
+    for artifact in step.artifacts:
+        if os.path.normpath(artifact.path) == path:
+            return artifact
+    there = step.artifacts[record.position] if record.position < len(step.artifacts) else None
+    return there if there is not None and holes.has_holes(there.path) else None
 
 
 def is_out_of_reach(pattern: str, paths: set[str]) -> bool:

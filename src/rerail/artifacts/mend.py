@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from rerail.artifacts.audit import declared_of
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import Misplaced, Place, stamp_of, to_path
 from rerail.artifacts.seal import joint_stamp
@@ -52,7 +53,8 @@ class Mender:
         restored = []
         for flaw in decision.flaws:
             record = next((one for one in unit.artifacts if one.path == flaw.artifact), None)
-            outside = bool(record and record.position < len(step.artifacts) and step.artifacts[record.position].external)
+            declared = declared_of(step, record) if record is not None else None
+            outside = declared is not None and declared.external
             try:
                 full = self._place.full(to_path(flaw.path), external=outside)
             except Misplaced as error:

@@ -130,7 +130,8 @@ def _keep(
     kept = not secret and all(means.objects.has(reading.sha256) for reading, _ in readings)
     if not kept and not secret and artifact.keep is not False:
         size = sum(reading.size for reading, _ in readings)
-        why = "" if artifact.keep is None else ": the content store is full, or the disk nearly so"
+        fits = all(means.objects.wanted(artifact, reading.size) for reading, _ in readings)
+        why = ": the content store is full, or the disk nearly so" if fits else ""
         warnings.append(f"{found.path} ({size_text(size)}) is not kept{why}; if it is damaged, the step runs again")
     return kept
 

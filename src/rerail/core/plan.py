@@ -288,7 +288,7 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
 def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
     if forced and decision.decision != "ask":
         verdict: Verdict = "run" if new else "rerun"
-        return Decision(step=decision.step, decision=verdict, reason=f"--from {start}")
+        return Decision(step=decision.step, decision=verdict, reason=f"--from {start}", flaws=decision.flaws)
     if new and not forced:
         return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
     return decision
