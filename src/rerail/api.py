@@ -152,6 +152,7 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
             mask=mask,
             files=ready.place,
             mended=mending_events(ready, done, opening.at),
+            spared=ready.audit.taken_over,
         )
         driven = drive(log, ready.pipeline, ready.plan, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
@@ -183,11 +184,12 @@ def mark(store: Store, run_id: str, step: str, status: Any, by: str, *, base_dir
     not as declared.
     """
     log = store.own(run_id)
+    until = contextlib.ExitStack()
     try:
         now = datetime.now(UTC)
         state = log.recording.state
         unit = state.unit((step, None))
-        files = sealed_now(store, log.recording, step, base_dir) if status == "completed" else {}
+        files = sealed_now(store, log.recording, step, base_dir, until) if status == "completed" else {}
         events: list[Event] = [StepMarked(at=now, step=step, status=status, by=by, **files)]
         if unit.status == "running":  # recorded so by a life that is over
             events.insert(0, StepInterrupted(at=now, step=step, attempt=unit.attempts, reason="crash"))
@@ -198,6 +200,7 @@ def mark(store: Store, run_id: str, step: str, status: Any, by: str, *, base_dir
         with contextlib.suppress(OSError):
             log.save_snapshot(checkpoint(store, log.recording), keep=CheckpointPolicy().history)
     finally:
+        until.close()
         log.close()
 
 

@@ -43,6 +43,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     mask: Mask
     files: places.Place
     mended: tuple[Event, ...] = ()
+    spared: frozenset[str] = frozenset()
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,24 +64,24 @@ def drive(
     """Drive an owned run to the end of this life."""
     header = log.recording.header
     mark, life = mark_of(log), f"life-{os.urandom(8).hex()}"
-    clock, channels = SystemClock(), Channels(mark)
-    parallel = opening.options.parallel
+    clock, channels, parallel = SystemClock(), Channels(mark), opening.options.parallel
     executor = LocalExecutor(log.open_log, parallel=parallel, environ=os.environ, mask=place.mask, life=life)
     recorder = Recorder(log, header, pipeline, reporters, clock)
-    environment = {processes.MARKS: processes.marks(mark, life)}
+    marks = {processes.MARKS: processes.marks(mark, life)}
     job = Job(
         header=header,
         pipeline=pipeline,
         plan=decisions,
         options=opening.options,
         work_dir=place.work_dir,
-        environment=environment | {"RERAIL_RUN_ID": header.run_id, "RERAIL_RUN_DIR": log.directory},
+        environment=marks | {"RERAIL_RUN_ID": header.run_id, "RERAIL_RUN_DIR": log.directory},
         base_env=os.environ,
         channel=channels.of,
         left_by=channels.left_by,
         mask=place.mask,
         until=place.until,
         mended=place.mended,
+        spared=place.spared,
     )
     workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
     with Signals(executor) as signals:

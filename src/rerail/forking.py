@@ -10,7 +10,7 @@ import msgspec
 
 from rerail import processes
 from rerail.core.events import Event, RunStarted, StepAdopted, StepInvalidated
-from rerail.core.graph import downstream
+from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline
 from rerail.core.plan import Wishes, plan
 from rerail.core.references import EVERYTHING, references
@@ -68,7 +68,9 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         hooks=pipeline.hooks,
     )
     changed = {name for name in params if params[name] != parent.header.params.get(name)}
-    adopted = tuple(_adopted(parent, pipeline, request.start, changed, now))
+    as_it_was = plan(pipeline, parent.state)
+    outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
+    adopted = tuple(_adopted(parent, pipeline, request.start, changed, outdated, now))
     state = fold(enumerate((opening, *adopted), 1))
     wishes = Wishes(start=request.start)
     audit = audited(pipeline, state, origin.place, store.directory(header.run_id), ResumeRequest())
@@ -90,14 +92,18 @@ def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name in pipeline.params and value is not None}
 
 
-def _adopted(parent: Recording, pipeline: Pipeline, start: str, changed: set[str], now: datetime) -> list[Event]:
-    """What the new run takes over, and what of it no longer counts because of other params."""
+def _adopted(
+    parent: Recording, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, str], now: datetime
+) -> list[Event]:
+    """What the new run takes over, and what of it no longer counts: there already, or because of other params."""
     if start not in {step.id for step in pipeline.steps}:
         raise UsageError(f"the pipeline has no step `{start}`", hint=f"rerail show {parent.header.run_id}")
     after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
     events: list[Event] = []
-    for step in pipeline.steps:
-        unit = parent.state.unit((step.id, None))
+    steps = {step.id: step for step in pipeline.steps}
+    for step_id in topological({step.id: step.needs for step in pipeline.steps}):
+        step = steps[step_id]
+        unit = parent.state.unit((step_id, None))
         if step.id in after or unit.status not in ("completed", "skipped"):
             continue
         events.append(
@@ -115,9 +121,9 @@ def _adopted(parent: Recording, pipeline: Pipeline, start: str, changed: set[str
         )
         read, _ = references(step, pipeline.env)
         other = sorted(changed if EVERYTHING in read else changed & read)
-        if other:
-            reason = f"params.{other[0]} is another one than in {parent.header.run_id}"
-            events.append(StepInvalidated(at=now, step=step.id, reason=reason))
+        reason = f"params.{other[0]} is another one than in {parent.header.run_id}" if other else outdated.get(step_id)
+        if reason:
+            events.append(StepInvalidated(at=now, step=step_id, reason=reason))
     return events
 
 
@@ -145,6 +151,7 @@ def drive_fork(
             mask=mask,
             files=ready.place,
             mended=(*fork.adopted, *mending_events(ready, done, fork.opening.at)),
+            spared=ready.audit.taken_over,
         )
         return drive(log, ready.pipeline, ready.plan, fork.opening, reporters, place)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -16,7 +17,7 @@ from rerail.core.render import StepResults, filled
 from rerail.core.template import ExpressionError, Scope
 from rerail.errors import UsageError
 from rerail.ports import Recording, Store
-from rerail.prepare import Prepared, ResumeRequest, plan_on, present_secrets
+from rerail.prepare import Prepared, ResumeRequest, mask_of, plan_on
 
 if TYPE_CHECKING:
     from rerail.artifacts.mend import Mended
@@ -49,15 +50,22 @@ def mending_events(ready: Prepared, done: Sequence[Mended], at: datetime) -> tup
         aside = {path: where for one in mine for path, where in one.aside.items()}
         restored = {flaw.path: str(flaw.condition) for one in mine for flaw in one.restored}
         if decision.mends or (decision.kept and restored):
-            artifacts = next(one.artifacts for one in reversed(mine) if one.artifacts)
+            artifacts = next((one.artifacts for one in reversed(mine) if one.artifacts), ())
+            if not artifacts:
+                continue
             events.append(ArtifactsRestored(at=at, step=decision.step, found=restored, artifacts=artifacts, aside=aside))
         elif decision.flaws:
             events.append(StepInvalidated(at=at, step=decision.step, reason=decision.reason, aside=aside))
     return tuple(events)
 
 
-def sealed_now(store: Store, recording: Recording, step_id: str, base_dir: str) -> dict[str, Any]:
-    """What a person vouches for by marking a step completed: its artifacts and inputs as they stand now."""
+def sealed_now(
+    store: Store, recording: Recording, step_id: str, base_dir: str, until: contextlib.ExitStack
+) -> dict[str, Any]:
+    """What a person vouches for by marking a step completed: its artifacts and inputs as they stand now.
+
+    Nothing of it is collected `until` it is recorded.
+    """
     ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
     step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
     if step is None or not (step.artifacts or step.inputs):
@@ -74,13 +82,12 @@ def sealed_now(store: Store, recording: Recording, step_id: str, base_dir: str) 
         run={"id": header.run_id, "dir": run_dir, "status": recording.state.status},
     )
     objects = objects_of(run_dir)
-    with staging_of(objects, run_dir) as staging:
-        means = Means(
-            place=ready.place, objects=objects, staging=staging, mask=present_secrets(ready.pipeline, header.options)
-        )
-        try:
-            artifacts = seal(filled(step.artifacts, scope), means).records
-            return {"artifacts": artifacts, "inputs": examine(filled(step.inputs, scope), means)}
-        except (Flawed, ExpressionError) as error:
-            hint = f"put it in order, or: rerail mark {header.run_id} {step_id} pending"
-            raise UsageError(f"{step_id} cannot be marked completed: {error}", hint=hint) from None
+    staging = until.enter_context(staging_of(objects, run_dir))
+    mask = mask_of(ready.pipeline, header.options)
+    means = Means(place=ready.place, objects=objects, staging=staging, mask=mask)
+    try:
+        artifacts = seal(filled(step.artifacts, scope), means).records
+        return {"artifacts": artifacts, "inputs": examine(filled(step.inputs, scope), means)}
+    except (Flawed, ExpressionError) as error:
+        hint = f"put it in order, or: rerail mark {header.run_id} {step_id} pending"
+        raise UsageError(f"{step_id} cannot be marked completed: {error}", hint=hint) from None

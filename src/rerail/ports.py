@@ -13,7 +13,7 @@ import msgspec
 
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import ArtifactRecord, Event, InputRecord, Metrics, Owner
-from rerail.core.model import Action, Artifact, RunHeader
+from rerail.core.model import Action, Artifact, RunHeader, Step
 from rerail.core.state import RunState, Unit
 
 
@@ -194,8 +194,10 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """What came of looking at the files of a unit: before it started, or after it ended well."""
 
     unit: Unit
-    purpose: Literal["inputs", "artifacts"]
+    purpose: Literal["inputs", "artifacts", "confirm"]
     artifacts: tuple[ArtifactRecord, ...] = ()
+    found: dict[str, str] = {}  # what was restored, and what was wrong there
+    aside: dict[str, str] = {}
     inputs: tuple[InputRecord, ...] = ()
     problem: str = ""  # what is not as declared
     warnings: tuple[str, ...] = ()
@@ -210,6 +212,12 @@ class Workshop(Protocol):
 
     def seal(self, unit: Unit, declared: Sequence[Artifact]) -> None:
         """Make what a unit produced durable, take its digests, check and keep it."""
+
+    def confirm(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+        """Look whether what a step had produced still stands, now that others have run; restore it if it can be.
+
+        What is at spared paths is not its own any more.
+        """
 
     def finished(self) -> list[Looked]:
         """What has come of it since the last call. The executor is woken when there is something."""

@@ -137,7 +137,7 @@ def oracle(world: World, completed: set[str], damaged: set[str], *, restore: boo
     while True:  # what may run: unfinished, not restorable and needed, or behind something that may
         grown = set(maybe)
         for name in order:
-            consumers = [other for other in order if name in nodes[other].needs]
+            consumers = readers(nodes, name)
             wanted = not nodes[name].temporary or bool(grown & set(consumers))
             if name not in completed or (gone(name) and wanted) or grown & set(nodes[name].needs):
                 grown.add(name)
@@ -150,7 +150,7 @@ def oracle(world: World, completed: set[str], damaged: set[str], *, restore: boo
         node = nodes[name]
         above = ancestors(nodes, name)
         changed = [other for other in (node.needs if node.declares else above) if different[other]]
-        consumers = [other for other in order if name in nodes[other].needs]
+        consumers = readers(nodes, name)
         lost = gone(name) and (not node.temporary or bool(maybe & set(consumers)))
         if name not in completed or lost or changed:
             runs.append(name)
@@ -160,6 +160,15 @@ def oracle(world: World, completed: set[str], damaged: set[str], *, restore: boo
         else:
             different[name] = False
     return runs
+
+
+def readers(nodes: dict[str, Node], name: str) -> list[str]:
+    """Who may read what a node made: who declares it, and without a declaration everybody behind it."""
+    return [
+        other
+        for other, node in nodes.items()
+        if (name in node.needs if node.declares and node.needs else name in ancestors(nodes, other))
+    ]
 
 
 def ancestors(nodes: dict[str, Node], name: str) -> set[str]:

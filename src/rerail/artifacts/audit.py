@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ import msgspec
 from rerail.artifacts.content import Demand, Unstable, read
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import Misplaced, Place, is_pattern, stamp_of, to_path, to_text
-from rerail.artifacts.seal import Flawed, Means, examine, in_parallel, joint_stamp
+from rerail.artifacts.seal import Flawed, Means, examine, in_parallel, joint_stamp, other_stamps
 from rerail.core import holes
 from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
 from rerail.core.events import ArtifactRecord, InputRecord
@@ -63,7 +64,7 @@ class Auditor:
             ]
             self._read_ahead(plain)
         for unit, known, step in mine:
-            found = [flaw for record in known.artifacts for flaw in self._record(step, record)]
+            found = [flaw for record in known.artifacts for flaw in self.flaws(step, record)]
             if found:
                 flaws[unit] = tuple(found)
             broken = {flaw.artifact for flaw in found}
@@ -100,13 +101,13 @@ class Auditor:
                 raise _unreadable(path, error) from error
         return tuple(now)
 
-    def _record(self, step: Step, record: ArtifactRecord) -> list[Flaw]:
+    def flaws(self, step: Step, record: ArtifactRecord) -> list[Flaw]:
         """The flaws of one recorded artifact."""
         declared = declared_of(step, record)
         temporary = declared is not None and declared.temporary
         entries: list[Entry] | None = [Entry(path=record.path, size=record.size, sha256=record.sha256, mode=record.mode)]
         if record.kind == "tree":
-            entries = self._objects.manifest(record.sha256) if self._objects else None
+            entries = self._objects.manifest(record.manifest) if self._objects else None
         if entries is None:
             whole = Entry(path=record.path, kind="dir")
             detail = "the list of what was in it is gone from the content store"
@@ -140,7 +141,7 @@ class Auditor:
             return stamps[0][1]
         if not all(self._stands(entry) for entry in entries if entry.kind != "file"):
             return "something is missing"
-        return joint_stamp(stamps)
+        return joint_stamp([*stamps, *other_stamps(entries)])
 
     def _full(self, path: str) -> str:
         return os.path.normpath(os.path.join(self._place.work_dir, to_path(path)))
@@ -157,8 +158,8 @@ class Auditor:
             return self._other(entry, full)
         try:
             status = os.lstat(full)
-        except (FileNotFoundError, NotADirectoryError):
-            return Seen(condition="missing", stands=False)
+        except OSError as error:
+            return _absent(full, error)
         if not stat.S_ISREG(status.st_mode):
             what = "a directory" if stat.S_ISDIR(status.st_mode) else "a link" if stat.S_ISLNK(status.st_mode) else "odd"
             return Seen(condition="wrong type", detail=f"now {what}")
@@ -181,7 +182,7 @@ class Auditor:
         except OSError as error:
             raise _unreadable(full, error) from error
         except Unstable as error:
-            return Seen(condition="changed", detail=str(error))
+            raise ArtifactUnreadable(f"{error} Nothing was changed", hint="the same command, once it rests") from None
         self._digests[full, reading.stamp] = reading.sha256
         if reading.sha256 != entry.sha256:
             return Seen(condition="changed")
@@ -190,8 +191,8 @@ class Auditor:
     def _other(self, entry: Entry, full: str) -> Seen:
         try:
             status = os.lstat(full)
-        except (FileNotFoundError, NotADirectoryError):
-            return Seen(condition="missing", stands=False)
+        except OSError as error:
+            return _absent(full, error)
         if entry.kind == "dir":
             return Seen() if stat.S_ISDIR(status.st_mode) else Seen(condition="wrong type")
         if not stat.S_ISLNK(status.st_mode):
@@ -224,7 +225,7 @@ class Auditor:
             if record.kind == "file":
                 found |= {record.path} & wanted
             elif self._objects is not None and not is_out_of_reach(record.path, wanted):
-                found |= {entry.path for entry in self._objects.manifest(record.sha256) or ()} & wanted
+                found |= {entry.path for entry in self._objects.manifest(record.manifest) or ()} & wanted
         return found
 
 
@@ -248,6 +249,13 @@ def is_out_of_reach(pattern: str, paths: set[str]) -> bool:
 def _with_later(flaw: Flaw, claims: Mapping[str, list[tuple[int, str]]], own: int) -> Flaw:
     later = tuple(step for seq, step in sorted(claims.get(flaw.path, ())) if seq > own)
     return msgspec.structs.replace(flaw, later=later) if later else flaw
+
+
+def _absent(full: str, error: OSError) -> Seen:
+    """Nothing stands at a path: there is no such name, or the way there is no directory any more."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        return Seen(condition="missing", stands=False)
+    raise _unreadable(full, error) from error
 
 
 def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:

@@ -7,7 +7,7 @@ import stat
 
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import is_pattern, stamp_of, to_path
-from rerail.artifacts.seal import joint_stamp
+from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.events import ArtifactRecord
 
 
@@ -33,7 +33,7 @@ def _tree(record: ArtifactRecord, work_dir: str, objects: Objects | None) -> str
     full = os.path.join(work_dir, to_path(record.path))
     if not is_pattern(record.path) and not os.path.lexists(full):
         return "missing"
-    entries = objects.manifest(record.sha256) if objects else None
+    entries = objects.manifest(record.manifest) if objects else None
     if entries is None:
         return "unproved"
     try:
@@ -44,4 +44,4 @@ def _tree(record: ArtifactRecord, work_dir: str, objects: Objects | None) -> str
         ]
     except OSError:
         return "changed"
-    return "intact" if joint_stamp(stamps) == record.stamp else "touched"
+    return "intact" if joint_stamp([*stamps, *other_stamps(entries)]) == record.stamp else "touched"

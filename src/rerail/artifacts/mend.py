@@ -11,7 +11,7 @@ import msgspec
 from rerail.artifacts.audit import declared_of
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import Misplaced, Place, stamp_of, to_path
-from rerail.artifacts.seal import joint_stamp
+from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
 from rerail.core.model import Pipeline, Step
@@ -45,14 +45,18 @@ class Mender:
     def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Mended]:
         """Restore and move aside; what could not be restored is in `failed`, and the plan has to be made again."""
         steps = {step.id: step for step in pipeline.steps}
-        return [self._step(decision, state, steps[decision.step]) for decision in plan.decisions if decision.flaws]
+        return [
+            self.mend_step(decision, state.unit((decision.step, None)).artifacts, steps[decision.step])
+            for decision in plan.decisions
+            if decision.flaws
+        ]
 
-    def _step(self, decision: Decision, state: RunState, step: Step) -> Mended:
-        unit = state.unit((decision.step, None))
+    def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Mended:
+        """Restore or move aside for one step."""
         mended = Mended(step=decision.step, aside={})
         restored = []
         for flaw in decision.flaws:
-            record = next((one for one in unit.artifacts if one.path == flaw.artifact), None)
+            record = next((one for one in artifacts if one.path == flaw.artifact), None)
             declared = declared_of(step, record) if record is not None else None
             outside = declared is not None and declared.external
             try:
@@ -62,10 +66,10 @@ class Mender:
                     self.failed[flaw.path] = str(error)
                 continue
             try:
-                if flaw.stands and os.path.lexists(full):
+                if os.path.lexists(full) and not (flaw.entry.kind == "dir" and os.path.isdir(full)):
                     mended.aside[flaw.path] = self._set_aside(flaw.path, full)
+                mended.aside |= self._clear_way(full)
                 if decision.mends:
-                    mended.aside |= self._clear_way(full)
                     self._restore(flaw, full)
                     restored.append(flaw)
             except (OSError, ValueError) as error:
@@ -76,7 +80,7 @@ class Mender:
                 self.failed[flaw.path] = f"cannot be restored: {error}"
         mended.restored = tuple(restored)
         if restored:
-            mended.artifacts = tuple(self._stamped(record) for record in unit.artifacts)
+            mended.artifacts = tuple(self._stamped(record) for record in artifacts)
         return mended
 
     def _set_aside(self, name: str, full: str) -> str:
@@ -107,7 +111,7 @@ class Mender:
     def _restore(self, flaw: Flaw, full: str) -> None:
         entry = flaw.entry
         if entry.kind == "dir":
-            for parent in durable_files.make_user_dir(full):
+            for parent in durable_files.make_user_dir(full, entry.mode):
                 sync_dir(parent)
         elif entry.kind == "link":
             durable_files.place_link(full, to_path(entry.target))
@@ -125,13 +129,13 @@ class Mender:
             if record.kind == "file":
                 stamp = stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(record.path))))
                 return msgspec.structs.replace(record, stamp=stamp)
-            entries = (self._objects.manifest(record.sha256) if self._objects else None) or []
+            entries = (self._objects.manifest(record.manifest) if self._objects else None) or []
             stamps = [
                 (one.path, stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(one.path)))))
                 for one in entries
                 if one.kind == "file"
             ]
-            return msgspec.structs.replace(record, stamp=joint_stamp(stamps))
+            return msgspec.structs.replace(record, stamp=joint_stamp([*stamps, *other_stamps(entries)]))
         return record
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import fnmatch
 import os
 import re
 import stat
@@ -14,6 +14,7 @@ from rerail.core.audit import Entry
 from rerail.core.model import Artifact
 
 MAGIC = "*?["
+USUAL_DIR = 0o755
 
 
 class Misplaced(Exception):
@@ -129,14 +130,47 @@ def find(declared: Artifact, place: Place) -> Found | None:
 def _matches(declared: Artifact, place: Place) -> Found | None:
     beginning = re.split(r"[*?\[]", declared.path, maxsplit=1)[0]
     place.full(beginning + "x", external=declared.external)  # refused before anything outside is even looked at
-    matched = sorted(glob.glob(os.path.join(glob.escape(place.work_dir), declared.path), recursive=True))
+    state = os.path.realpath(place.state) if place.state else ""
+    top = "/" if os.path.isabs(declared.path) else place.work_dir
+    parts = [part for part in declared.path.split("/") if part not in ("", ".")]
+    matched = sorted(one for one in set(expand(top, parts)) if not (state and _inside(os.path.realpath(one), state)))
+    known: dict[str, str] = {}
     for one in matched:
-        place.full(one, external=declared.external)
+        place.full(one, external=declared.external, known=known)
     if not matched:
         return None
     found = Found(path=to_text(os.path.normpath(declared.path)), tree=True, files=[], others=[], odd=[])
     _walk(matched, place, found)
     return found
+
+
+def expand(directory: str, parts: Sequence[str]) -> Iterator[str]:
+    """The paths below a directory that match a pattern, part by part. `**` never goes through a link: those can go in
+    circles. Names that begin with a dot are matched only by a part that does too.
+    """
+    if not parts:
+        yield directory
+        return
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        yield from expand(directory, rest or ["*"])
+        for name in _names(directory):
+            below = os.path.join(directory, name)
+            if not name.startswith(".") and os.path.isdir(below) and not os.path.islink(below):
+                yield from expand(below, parts)
+    elif is_pattern(part):
+        for name in _names(directory):
+            if fnmatch.fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
+                yield from expand(os.path.join(directory, name), rest)
+    elif os.path.lexists(os.path.join(directory, part)):
+        yield from expand(os.path.join(directory, part), rest)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (NotADirectoryError, FileNotFoundError):
+        return []
 
 
 def _walk(roots: Sequence[str], place: Place, found: Found) -> None:
@@ -158,8 +192,9 @@ def _walk(roots: Sequence[str], place: Place, found: Found) -> None:
                 continue
             inside = sorted(os.listdir(full))
             stack += [(f"{full}/{one}", f"{name}/{to_text(one)}") for one in reversed(inside)]
-            if not inside:
-                found.others.append(Entry(path=name, kind="dir", mode=stat.S_IMODE(status.st_mode)))
+            mode = stat.S_IMODE(status.st_mode)
+            if not inside or mode != USUAL_DIR:
+                found.others.append(Entry(path=name, kind="dir", mode=mode, empty=not inside))
         elif stat.S_ISLNK(status.st_mode):
             found.others.append(Entry(path=name, kind="link", target=to_text(os.readlink(full))))
         else:

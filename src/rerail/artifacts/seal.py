@@ -148,16 +148,18 @@ def _record(found: Found, readings: Sequence[Reading], means: Means, *, kept: bo
             stamp=reading.stamp,
             kept=kept,
         )
-    data = manifest_bytes(entries_of(found, readings))
-    sha256 = hashlib.sha256(data).hexdigest()
+    entries = entries_of(found, readings)
+    manifest = ""
     if means.objects is not None:
-        means.objects.write_manifest(data, os.path.join(means.staging, f"{next(_numbers)}"))
+        staged = os.path.join(means.staging, f"{next(_numbers)}")
+        manifest = means.objects.write_manifest(manifest_bytes(entries), staged)
     return ArtifactRecord(
         path=found.path,
         kind="tree",
         files=len(found.files),
         size=sum(reading.size for reading in readings),
-        sha256=sha256,
+        sha256=tree_digest(entries),
+        manifest=manifest,
         state="intact",
         stamp=tree_stamp(found, [reading.stamp for reading in readings]),
         kept=kept,
@@ -167,20 +169,36 @@ def _record(found: Found, readings: Sequence[Reading], means: Means, *, kept: bo
 def entries_of(found: Found, readings: Sequence[Reading]) -> list[Entry]:
     """The entries of a tree, its links and empty directories included."""
     read_ = [
-        Entry(path=name, size=reading.size, sha256=reading.sha256, mode=0o755 if reading.mode & 0o100 else 0)
+        Entry(path=name, size=reading.size, sha256=reading.sha256, mode=reading.mode)
         for (name, _), reading in zip(found.files, readings, strict=True)
     ]
     return [*read_, *found.others]
 
 
+def tree_digest(entries: Sequence[Entry]) -> str:
+    """What makes a tree the same again: names, contents, what can be run; not who may read it."""
+    same = [
+        msgspec.structs.replace(entry, mode=0o755 if entry.kind == "file" and entry.mode & 0o100 else 0)
+        for entry in entries
+        if entry.kind != "dir" or entry.empty
+    ]
+    return hashlib.sha256(manifest_bytes(same)).hexdigest()
+
+
 def tree_stamp(found: Found, stamps: Sequence[str]) -> str:
     """One stamp for all files that were found of a tree."""
-    return joint_stamp((name, stamp) for (name, _), stamp in zip(found.files, stamps, strict=True))
+    pairs = [(name, stamp) for (name, _), stamp in zip(found.files, stamps, strict=True)]
+    return joint_stamp([*pairs, *other_stamps(found.others)])
+
+
+def other_stamps(entries: Iterable[Entry]) -> list[tuple[str, str]]:
+    """What stands for links and empty directories."""
+    return [(entry.path, entry.kind + entry.target) for entry in entries if entry.kind == "link" or entry.empty]
 
 
 def joint_stamp(stamps: Iterable[tuple[str, str]]) -> str:
     """One stamp for many names with theirs."""
-    return hashlib.sha256("\n".join(stamp for _, stamp in sorted(stamps)).encode()).hexdigest()[:32]
+    return hashlib.sha256("\n".join(f"{stamp} {name}" for name, stamp in sorted(stamps)).encode()).hexdigest()[:32]
 
 
 def examine(declared: Sequence[Artifact], means: Means, known: Sequence[InputRecord] = ()) -> tuple[InputRecord, ...]:
@@ -218,7 +236,7 @@ def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -
             raise Flawed(f"input {name} {reading.problem}")
     sha256 = "" if found.tree else readings[0].sha256
     if found.tree:
-        sha256 = hashlib.sha256(manifest_bytes(entries_of(found, readings))).hexdigest()
+        sha256 = tree_digest(entries_of(found, readings))
         stamp = tree_stamp(found, [reading.stamp for reading in readings])
     return InputRecord(path=found.path, sha256=sha256, stamp=stamp)
 

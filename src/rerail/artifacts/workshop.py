@@ -7,23 +7,33 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import msgspec
 
+from rerail.artifacts.audit import Auditor
 from rerail.artifacts.content import Cancelled
+from rerail.artifacts.mend import Mender
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import Place
 from rerail.artifacts.seal import Flawed, Means, examine, seal
+from rerail.core.events import ArtifactRecord
 from rerail.core.masking import Mask
-from rerail.core.model import Artifact
+from rerail.core.model import Artifact, Step
+from rerail.core.plan import Decision
 from rerail.core.state import Unit
 from rerail.durable import new_dir, remove_tree
+from rerail.errors import RerailError
 from rerail.ports import Looked
 from rerail.text import size_text
 
 SLOW = 1.0  # seconds after which it is worth a line
 AGAIN = 5.0
+_DOING = {
+    "artifacts": "sealing its artifacts",
+    "inputs": "reading its inputs",
+    "confirm": "proving its artifacts once more",
+}
 
 
 @contextlib.contextmanager
@@ -84,6 +94,29 @@ class LocalWorkshop:
 
         self._start(_Job(unit, "artifacts", time.monotonic()), look)
 
+    def confirm(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+        unit = (step.id, None)
+
+        def look(means: Means) -> Looked:
+            auditor = Auditor(self._place, self._objects, "fast", means.progress)
+            found = (flaw for record in records for flaw in auditor.flaws(step, record))
+            flaws = tuple(flaw for flaw in found if not flaw.temporary and flaw.path not in spared)
+            lost = [flaw for flaw in flaws if not flaw.restorable]
+            if lost or not flaws:
+                return Looked(unit=unit, purpose="confirm", problem=lost[0].words if lost else "")
+            mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir))
+            done = mender.mend_step(Decision(step=step.id, decision="restore", reason="", flaws=flaws), records, step)
+            return Looked(
+                unit=unit,
+                purpose="confirm",
+                problem=next((f"{path} {why}" for path, why in mender.failed.items()), ""),
+                found={flaw.path: str(flaw.condition) for flaw in done.restored},
+                artifacts=done.artifacts,
+                aside=done.aside,
+            )
+
+        self._start(_Job(unit, "confirm", time.monotonic()), look)
+
     def finished(self) -> list[Looked]:
         found = []
         with contextlib.suppress(queue.Empty):
@@ -98,7 +131,9 @@ class LocalWorkshop:
         for job in self._jobs.values():
             if now - job.began > SLOW and now - job.told > AGAIN:
                 job.told = now
-                doing = "sealing its artifacts" if job.purpose == "artifacts" else "reading its inputs"
+                doing = {"artifacts": "sealing its artifacts", "inputs": "reading its inputs"}.get(
+                    job.purpose, "proving it"
+                )
                 lines.append(f"{job.unit[0]}: {doing}, {size_text(job.done)} so far")
         return lines
 
@@ -132,9 +167,14 @@ class LocalWorkshop:
                 looked = Looked(unit=job.unit, purpose=purpose, given_up=True)  # type: ignore[arg-type]
             except Flawed as error:
                 looked = Looked(unit=job.unit, purpose=purpose, problem=str(error))  # type: ignore[arg-type]
+            except RerailError as error:
+                looked = Looked(unit=job.unit, purpose=purpose, problem=error.message)  # type: ignore[arg-type]
             except OSError as error:
                 what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
                 looked = Looked(unit=job.unit, purpose=purpose, problem=f"cannot be read or kept: {what}")  # type: ignore[arg-type]
+            except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+                what = f"{type(error).__name__}: {error}"
+                looked = Looked(unit=job.unit, purpose=purpose, problem=f"cannot be looked at: {what}")  # type: ignore[arg-type]
             self._finished.put(looked)
             self._wake()
 

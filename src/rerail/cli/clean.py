@@ -101,9 +101,9 @@ def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
             say(f"rerail: no copies of artifacts were removed: run {run_id} cannot be read ({error})")
             return
         for record in (record for unit in units for record in unit.artifacts):
-            live.add(record.sha256)
-            if record.kind == "tree":
-                live.update(entry.sha256 for entry in objects.manifest(record.sha256) or ())
+            live |= {record.sha256, record.manifest}
+            if record.manifest:
+                live.update(entry.sha256 for entry in objects.manifest(record.manifest) or ())
     try:
         count, total = objects.collect(live, dry_run=dry_run)
     except BlockingIOError:

@@ -66,7 +66,7 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
     objects = Objects(os.path.join(store.root, "objects"))
     units = ready.recording.state.units.values()
-    kept = {record.sha256 for unit in units for record in unit.artifacts if record.kept}
+    kept = {record.manifest or record.sha256 for unit in units for record in unit.artifacts if record.kept}
     flaws = [
         {"step": unit[0], "path": flaw.path, "condition": flaw.condition, "restorable": flaw.restorable}
         for unit, found in ready.audit.flaws.items()

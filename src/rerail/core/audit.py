@@ -24,6 +24,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sha256: str = ""
     mode: int = 0
     target: str = ""  # of a link
+    empty: bool = False  # a directory with nothing in it: part of what was made
 
 
 class Flaw(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,6 +56,11 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     intact: dict[Unit, tuple[str, ...]] = {}  # recorded paths that are as they were
     inputs: dict[Unit, tuple[InputRecord, ...]] = {}  # what the declared inputs are now
     notices: tuple[str, ...] = ()
+
+    @property
+    def taken_over(self) -> frozenset[str]:
+        """The paths that a completed step claims and a later one has taken over."""
+        return frozenset(flaw.path for found in self.flaws.values() for flaw in found if flaw.later)
 
 
 def after_mending(audit: Audit, restored: set[str], failed: dict[str, str]) -> Audit:

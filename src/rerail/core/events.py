@@ -46,7 +46,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An artifact as it was when its step completed: a file, or a tree, whose digest is that of its manifest."""
+    """An artifact as it was when its step completed: a file, or a tree, whose digest is over names and contents."""
 
     path: str  # relative to the pipeline's directory unless it is external
     size: int
@@ -55,6 +55,7 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     kind: Literal["file", "tree"] = "file"
     files: int = 1
     mode: int = 0
+    manifest: str = ""  # of a tree: the digest of the list of all that is in it, which is in the content store
     stamp: str = ""  # times and inode, for `--verify fast`
     kept: bool = False  # in the content store, as far as it was to be
     position: int = 0  # among the artifacts its step declares

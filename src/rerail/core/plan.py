@@ -21,7 +21,7 @@ import msgspec
 
 from rerail.core.audit import Audit, Flaw
 from rerail.core.fingerprint import fingerprint
-from rerail.core.graph import Ancestors, dependants, downstream, topological
+from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks, unknown
 from rerail.core.model import Pipeline, Step
 from rerail.core.references import EVERYTHING, references
@@ -107,7 +107,7 @@ class _Making:
         self._wishes = wishes
         self._steps = {step.id: step for step in pipeline.steps}
         self._order = topological(needs)
-        self._dependants = dependants(needs)
+        self._above = Ancestors(needs)
         self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
         self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
         # Steps that wrote what another had written before them: they cannot be kept if anything they need runs again.
@@ -150,8 +150,12 @@ class _Making:
     def _matters(self, step_id: str, flaw: Flaw, running: set[str]) -> bool:
         if flaw.later:
             return not running.isdisjoint(flaw.later)
-        readers = (step.id for step in self._pipeline.steps if any(read.path == flaw.artifact for read in step.inputs))
-        return not running.isdisjoint(self._dependants[step_id]) or not running.isdisjoint(readers)
+        return any(step_id in self._above.of(other) and self._may_read(other, flaw) for other in running)
+
+    def _may_read(self, step_id: str, flaw: Flaw) -> bool:
+        """Whether a step may read what is flawed: without declared inputs it may read anything before it."""
+        inputs = self._steps[step_id].inputs
+        return not inputs or any("${{" in read.path or covers(read.path, flaw.path) for read in inputs)
 
     def _restorable(self, flaw: Flaw) -> bool:
         return flaw.restorable and self._wishes.restore
@@ -242,7 +246,7 @@ class _Making:
         if len(producers) != 1 or not made[producers[0]].kept:
             return False
         of_producer = self._state.unit((producers[0], None)).artifacts
-        sealed = next((record.sha256 for record in of_producer if record.path == path and record.kind == "file"), "")
+        sealed = next((record.sha256 for record in of_producer if record.path == path), "")
         return bool(sealed) and sealed == next((read.sha256 for read in unit.inputs if read.path == path), "")
 
 

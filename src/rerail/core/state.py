@@ -284,6 +284,8 @@ def _interrupted(_state: RunState, unit: UnitState, _seq: int, event: ev.StepInt
 
 
 def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped) -> None:
+    unit.outputs = {}  # dependants see nothing of it now: whatever it makes later is something different
+    unit.artifacts = ()
     unit.started_seq = seq
     unit.changed_seq = seq
     unit.fingerprint = event.fingerprint

@@ -176,7 +176,7 @@ def place_link(target: str, points_to: str) -> None:
         sync_dir(parent)
 
 
-def make_user_dir(path: str) -> list[str]:
+def make_user_dir(path: str, mode: int = 0) -> list[str]:
     """Create the directories of a file as its step would have; the parents that got a new name."""
     made = []
     missing = path
@@ -184,6 +184,8 @@ def make_user_dir(path: str) -> list[str]:
         missing = os.path.dirname(missing)
         made.append(missing)
     os.makedirs(path, exist_ok=True)
+    if mode and made:
+        os.chmod(path, mode)
     return made
 
 

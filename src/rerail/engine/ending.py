@@ -1,13 +1,47 @@
-"""The last words of a life."""
+"""What a life has come to, and its last words."""
 
 from __future__ import annotations
+
+import signal
 
 import msgspec
 
 from rerail.core import events as ev
-from rerail.engine.job import End
+from rerail.engine.job import End, Job
 from rerail.engine.recorder import Recorder
+from rerail.engine.schedule import Schedule
+from rerail.errors import StateUnwritable
 from rerail.ports import Clock
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Why nothing new may start, and the signal that said so."""
+
+    reason: str
+    signal: signal.Signals | None
+
+
+def ending_of(job: Job, recorder: Recorder, schedule: Schedule, stop: Stop, *, failed: bool) -> End:
+    """How it stands when nothing is left to do."""
+    lost = recorder.lost
+    if lost is not None:
+        return End(status="interrupted", reason=lost.message, lost=lost)
+    if recorder.degraded:
+        stopped = StateUnwritable(
+            f"{recorder.degraded}: stopped before the state could no longer be written",
+            hint=f"rerail resume {job.header.run_id}, once there is room",
+        )
+        return End(status="interrupted", reason=recorder.degraded, lost=stopped)
+    if stop.signal is not None:
+        return End(status="interrupted", reason=stop.reason, signal=stop.signal)
+    if failed:
+        return End(status="failed", reason=stop.reason)
+    asked = tuple(schedule.asked)
+    if asked:
+        return End(status="paused", reason=f"the outcome of {', '.join(asked)} is unknown", asked=asked)
+    if job.until and schedule.reached and not schedule.complete:
+        return End(status="paused", reason=f"stopped after {job.until}, as --until asked", reached=True)
+    return End(status="completed" if schedule.complete else "failed", reason=stop.reason)
 
 
 def finish(recorder: Recorder, clock: Clock, end: End) -> End:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 
 from rerail.core.events import InputRecord
@@ -15,10 +17,12 @@ from rerail.ports import Looked, Outcome, Workshop
 class StepFiles:
     """What the workshop was asked for, and what came of it."""
 
-    def __init__(self, workshop: Workshop) -> None:
+    def __init__(self, workshop: Workshop, spared: Container[str]) -> None:
         self._workshop = workshop
+        self._spared = spared
         self.examined: dict[str, Looked] = {}  # looked at, and not started yet
         self._examining: set[str] = set()
+        self._confirmed: dict[str, str] = {}  # looked at again, and what was lost of it
         self._sealing: dict[str, Outcome] = {}
 
     @property
@@ -54,6 +58,16 @@ class StepFiles:
         was = {read.path: read.sha256 for read in unit.inputs}
         return next((f"input {path} changed" for path in now if now[path] != was.get(path)), "")
 
+    def confirm(self, step: Step, unit: UnitState) -> str | None:
+        """What was lost of a settled unit since this life began; None: that is being looked at."""
+        if not unit.artifacts or unit.status != "completed":
+            return ""
+        if step.id in self._confirmed:
+            return self._confirmed.pop(step.id)
+        self._examining.add(step.id)
+        self._workshop.confirm(step, unit.artifacts, self._spared)
+        return None
+
     def take(self, step: Step) -> str:
         """The step starts: what is wrong with its inputs, '' if nothing."""
         return self.examined.pop(step.id).problem
@@ -85,10 +99,13 @@ class StepFiles:
         """What came of looking since the last call."""
         found = self._workshop.finished()
         for looked in found:
-            if looked.purpose == "inputs":
-                self._examining.discard(looked.unit[0])
-                if not looked.given_up:
-                    self.examined[looked.unit[0]] = looked
+            step_id = looked.unit[0]
+            if looked.purpose != "artifacts":
+                self._examining.discard(step_id)
+            if looked.purpose == "inputs" and not looked.given_up:
+                self.examined[step_id] = looked
+            if looked.purpose == "confirm":
+                self._confirmed[step_id] = looked.problem
         return found
 
     def slow(self, now: float) -> list[str]:

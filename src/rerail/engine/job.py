@@ -35,6 +35,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     left_by: Callable[[str], Metrics]  # attempt name → what it had counted when its life ended
     until: str = ""  # the last step that is wanted in this life
     mended: tuple[Event, ...] = ()  # what was done about files before this life began
+    spared: frozenset[str] = frozenset()  # paths that completed steps claim and a later one took over
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

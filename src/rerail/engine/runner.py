@@ -18,7 +18,7 @@ from rerail.core.fingerprint import fingerprint
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.model import Step
 from rerail.core.retry import decide
-from rerail.core.state import RunState
+from rerail.core.state import RunState, UnitState
 from rerail.core.template import ExpressionError, Scope, evaluate
 from rerail.engine.attempts import (
     attempt_of,
@@ -31,14 +31,14 @@ from rerail.engine.attempts import (
     with_checks,
     without_commit,
 )
-from rerail.engine.ending import finish
+from rerail.engine.ending import Stop, ending_of, finish
 from rerail.engine.files import StepFiles
 from rerail.engine.job import End, Job, Tools
 from rerail.engine.past import Past, invalidate, start_anew
 from rerail.engine.recorder import Recorder
 from rerail.engine.schedule import Schedule
 from rerail.errors import StateUnwritable
-from rerail.ports import Outcome
+from rerail.ports import Looked, Outcome
 
 STOP_GRACE = 5.0
 
@@ -56,7 +56,7 @@ class Runner:
         self._schedule = Schedule(job.pipeline, job.until)
         self._running: dict[str, int] = {}  # step → attempt number
         self._unstartable: list[Outcome] = []
-        self._files = StepFiles(tools.workshop)
+        self._files = StepFiles(tools.workshop, job.spared)
         self._failed: set[str] = set()  # for good, and not allowed to
         self._stop_reason = ""  # why nothing new may start
         self._stop_signal: signal.Signals | None = None
@@ -68,7 +68,7 @@ class Runner:
         self._recorder.stage(opening)
         Past(self._job, self._recorder, self._schedule, self._clock).settle()
         self._loop()
-        end = self._ending()
+        end = ending_of(self._job, self._recorder, self._schedule, self._stop(), failed=bool(self._failed))
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
             end = self._last_hooks(end)
         return finish(self._recorder, self._clock, end)
@@ -84,7 +84,7 @@ class Runner:
         self._schedule.halt()
         start_anew(self._recorder, self._clock, self._schedule.start_hooks(left.hooks))
         self._loop()
-        return self._ending()
+        return ending_of(self._job, self._recorder, self._schedule, self._stop(), failed=bool(self._failed))
 
     def _loop(self) -> None:
         starts: list[Step] = []
@@ -117,15 +117,8 @@ class Runner:
                 if self._is_full():
                     return
                 continue
-            if unit.settled:
-                changed = self._schedule.outdated(step, unit, self._state)
-                why = f"{changed} produced something different" if changed else self._files.changed(step, unit)
-                if not why:
-                    self._recorder.warn(f"{step.id}: kept, what it needs came out the same")
-                    self._files.forget(step)
-                    self._schedule.settle(step, unit)
-                    continue
-                invalidate(self._recorder, self._clock, step.id, why)
+            if unit.settled and not self._runs_after_all(step, unit):
+                continue
             if unit.status == "failed" and unit.retry_at is None:
                 invalidate(self._recorder, self._clock, step.id, "it had failed")
             if self._skips(step):
@@ -134,6 +127,20 @@ class Runner:
             starts.append(step)
             if self._is_full():
                 return
+
+    def _runs_after_all(self, step: Step, unit: UnitState) -> bool:
+        """Whether a settled step runs again now that what it needs has come out; if not, it is settled, or looked at."""
+        changed = self._schedule.outdated(step, unit, self._state)
+        why = f"{changed} produced something different" if changed else self._files.changed(step, unit)
+        lost = "" if why else self._files.confirm(step, unit)
+        if why or lost:
+            invalidate(self._recorder, self._clock, step.id, why or f"{lost} while others ran")
+            return True
+        if lost is not None:
+            self._recorder.warn(f"{step.id}: kept, what it needs came out the same")
+            self._files.forget(step)
+            self._schedule.settle(step, unit)
+        return False
 
     def _is_full(self) -> bool:
         return len(self._running) + self._files.examining >= self._job.options.parallel
@@ -239,9 +246,8 @@ class Runner:
         """Take what came of looking at files."""
         for looked in self._files.finished():
             step = self._schedule.steps[looked.unit[0]]
-            if looked.purpose == "inputs":
-                if not looked.given_up:
-                    self._schedule.next(step.id)
+            if looked.purpose != "artifacts":
+                self._look_again(step, looked)
                 continue
             attempt = self._running.pop(step.id)
             outcome = self._files.sealed(looked)
@@ -250,6 +256,17 @@ class Runner:
             self._record_end(step, attempt, outcome, looked.artifacts)
         for line in self._files.slow(self._clock.monotonic()):
             self._recorder.warn(line)
+
+    def _look_again(self, step: Step, looked: Looked) -> None:
+        """A step whose turn had come, and comes again now that its files were looked at."""
+        if looked.found:
+            found, made, aside = looked.found, looked.artifacts, looked.aside
+            self._recorder.stage(
+                ev.ArtifactsRestored(at=self._clock.now(), step=step.id, found=found, artifacts=made, aside=aside)
+            )
+            self._recorder.warn(f"{step.id}: restored {', '.join(found)}, which another step had damaged")
+        if not looked.given_up:
+            self._schedule.next(step.id)
 
     def _patience(self) -> float:
         now = self._clock.monotonic()
@@ -276,6 +293,9 @@ class Runner:
         if again or len(received) > 1:
             self._files.give_up()
         self._executor.stop(0.0 if again or len(received) > 1 else STOP_GRACE)
+
+    def _stop(self) -> Stop:
+        return Stop(self._stop_reason, self._stop_signal)
 
     def _stop_starting(self, reason: str) -> None:
         self._stop_reason = self._stop_reason or reason
@@ -368,26 +388,3 @@ class Runner:
         if self._job.options.fail_fast and not self._final_status:
             self._schedule.halt()
             self._executor.stop(STOP_GRACE, spare=self._schedule.hooks)
-
-    # The end
-
-    def _ending(self) -> End:
-        lost = self._recorder.lost
-        if lost is not None:
-            return End(status="interrupted", reason=lost.message, lost=lost)
-        if self._recorder.degraded:
-            stopped = StateUnwritable(
-                f"{self._recorder.degraded}: stopped before the state could no longer be written",
-                hint=f"rerail resume {self._job.header.run_id}, once there is room",
-            )
-            return End(status="interrupted", reason=self._recorder.degraded, lost=stopped)
-        if self._stop_signal is not None:
-            return End(status="interrupted", reason=self._stop_reason, signal=self._stop_signal)
-        if self._failed:
-            return End(status="failed", reason=self._stop_reason)
-        asked = tuple(self._schedule.asked)
-        if asked:
-            return End(status="paused", reason=f"the outcome of {', '.join(asked)} is unknown", asked=asked)
-        if self._job.until and self._schedule.reached and not self._schedule.complete:
-            return End(status="paused", reason=f"stopped after {self._job.until}, as --until asked", reached=True)
-        return End(status="completed" if self._schedule.complete else "failed", reason=self._stop_reason)

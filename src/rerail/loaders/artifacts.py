@@ -44,7 +44,7 @@ def read_artifacts(fields: Fields, key: str, problems: Problems) -> tuple[Artifa
 
 def _one(node: Node, key: str, what: str, problems: Problems) -> Artifact | None:
     if isinstance(node.value, str):
-        return Artifact(path=node.value) if _is_path(node.value, node, key, problems) else None
+        return Artifact(path=_normal(node.value)) if _is_path(node.value, node, key, problems) else None
     if not isinstance(node.value, dict):
         problems.add(node, f"`{key}` of {what} lists paths and mappings, not {describe(node)}")
         return None
@@ -62,7 +62,7 @@ def _one(node: Node, key: str, what: str, problems: Problems) -> Artifact | None
         problems.add(node, f"`min_size` {least} is more than `max_size` {most}")
     form: Any = fields.choice("format", FORMATS, "")
     return Artifact(
-        path=path,
+        path=_normal(path),
         min_size=least,
         max_size=most,
         contains=_texts(fields, "contains", problems),
@@ -87,6 +87,11 @@ def _is_path(path: str, node: Node, key: str, problems: Problems, *, external: b
         problems.add(node, f"`{key}`: the pipeline's own directory cannot be an artifact")
         return False
     return True
+
+
+def _normal(path: str) -> str:
+    """One way to write a path, so that those of two steps can be compared."""
+    return path if "${{" in path else os.path.normpath(path)
 
 
 def _size(fields: Fields, key: str) -> int | None:

@@ -1,0 +1,230 @@
+"""What attackers found, each as they showed it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Project
+
+NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
+
+
+def step(name: str, script: str, *more: str) -> str:
+    lines = "".join(f"    {line}\n" for line in more)
+    return f"  - id: {name}\n    run: |\n      {NOTE}\n      {script}\n{lines}"
+
+
+def pipeline(*steps: str, top: str = "") -> str:
+    return f"{top}steps:\n" + "".join(steps)
+
+
+@pytest.mark.parametrize("text", ["!!bool foo", "!!int ''", "!!timestamp foo", "!!python/object:os.system x"])
+def test_whatever_a_parser_raises_fails_the_step_and_hangs_nobody(project: Project, text: str) -> None:
+    project.pipeline(pipeline(step("a", f'echo "{text}" > a.yaml', "artifacts: [{path: a.yaml, format: yaml}]")))
+
+    assert "artifact a.yaml is not valid yaml" in project.rerail("run", "pipeline.yaml", check=1).stderr
+
+
+def test_links_that_go_in_circles_are_not_followed(project: Project) -> None:
+    script = "mkdir -p out/sub; echo x > out/sub/a.txt; ln -sfn . out/l1; ln -sfn . out/l2; ln -sfn .. out/sub/up"
+    project.pipeline(pipeline(step("a", script, 'artifacts: ["out/**/*.txt"]')))
+
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert "out/**/*.txt  a   2 B, 1 files" in project.rerail("show", "r", check=0).stdout
+
+
+def test_an_edit_is_kept_under_from_too(project: Project) -> None:
+    project.pipeline(pipeline(step("a", "echo x > a.txt", "artifacts: [a.txt]")))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "a.txt").write_text("my precious edit\n")
+
+    project.rerail("resume", "r", "--from", "a", check=0)
+
+    (kept,) = project.run_dir("r").glob("aside/*/a.txt")
+    assert kept.read_text() == "my precious edit\n"
+
+
+@pytest.mark.parametrize("path", ["d", "d/x"])
+@pytest.mark.parametrize("keep", ["true", "false"])
+def test_a_file_in_the_place_of_a_directory_is_moved_aside(project: Project, path: str, keep: str) -> None:
+    script = "rm -rf d; mkdir -p d; echo x > d/x"
+    project.pipeline(pipeline(step("a", script, f"artifacts: [{{path: {path}, keep: {keep}}}]")))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "d" / "x").unlink()
+    (project.root / "d").rmdir()
+    (project.root / "d").write_text("precious\n")
+
+    project.rerail("resume", "r", check=0)
+
+    assert (project.root / "d" / "x").read_text() == "x\n"
+    assert [kept.read_text() for kept in project.run_dir("r").glob("aside/*/d")] == ["precious\n"]
+
+
+@pytest.mark.parametrize("keep", ["true", "false"])
+def test_what_a_rerun_step_wipes_is_noticed_before_its_owner_is_kept(project: Project, keep: str) -> None:
+    project.pipeline(
+        pipeline(
+            step("a", "rm -rf out; mkdir out; echo x > out/a.txt", "artifacts: [{path: out/a.txt, keep: false}]"),
+            step("b", "echo y > out/b.txt", f"artifacts: [{{path: out/b.txt, keep: {keep}}}]"),
+            step("c", "cat out/b.txt; test -e ok"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "out" / "a.txt").unlink()
+    (project.root / "ok").touch()
+
+    done = project.rerail("resume", "r", check=0)
+
+    assert project.ledger()[3:] == (["a", "c"] if keep == "true" else ["a", "b", "c"])
+    assert ("b: restored out/b.txt" in done.stderr) == (keep == "true")
+    assert (project.root / "out" / "b.txt").read_text() == "y\n"
+
+
+def test_a_fork_does_not_make_stale_steps_fresh(project: Project) -> None:
+    text = pipeline(
+        step("a", "echo one > a.txt", "artifacts: [a.txt]"),
+        step("b", "cat a.txt > b.txt", "artifacts: [b.txt]"),
+        step("c", "cat b.txt"),
+    )
+    project.pipeline(text)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.pipeline(text.replace("one", "two"))
+    project.rerail("resume", "r", "--until", "a", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "r", "--from", "c", "--id", "f", check=0)
+
+    assert project.ledger() == ["b", "c"]
+    assert (project.root / "b.txt").read_text() == "two\n"
+
+
+def test_a_fork_shares_steps_declared_before_what_they_need(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("z", "cat y.txt > z.txt", "needs: [y]", "artifacts: [z.txt]"),
+            step("y", "echo Y > y.txt", "needs: []", "artifacts: [y.txt]"),
+            step("last", "cat z.txt", "needs: [z]"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "r", "--from", "last", check=0)
+
+    assert project.ledger() == ["last"]
+
+
+def test_what_was_skipped_in_between_came_out_different(project: Project) -> None:
+    text = pipeline(
+        step("a", "echo one > a.txt", "when: 1 == 1", "artifacts: [a.txt]"),
+        step("b", "echo saw ${{ steps.a.status }} > b.txt", "artifacts: [b.txt]"),
+    )
+    project.pipeline(text)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.pipeline(text.replace("1 == 1", "1 == 2"))
+    project.rerail("resume", "r", check=0)
+    assert (project.root / "b.txt").read_text() == "saw skipped\n"
+    project.pipeline(text)
+    project.rerail("resume", "r", check=0)
+
+    assert (project.root / "b.txt").read_text() == "saw completed\n"
+
+
+def test_a_temporary_artifact_comes_back_for_whoever_may_read_it(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("a", "mkdir -p tmp; echo x > tmp/x", "artifacts: [{path: ./tmp/x, temporary: true}]"),
+            step("m", "true"),
+            step("b", "(cat tmp/x; echo b) > b.txt", "artifacts: [{path: b.txt, keep: false}]"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    for path in ("tmp/x", "b.txt"):
+        (project.root / path).unlink()
+
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["a", "m", "b", "b"]
+
+
+def test_a_temporary_directory_is_not_missed_once_its_reader_is_done(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("a", "mkdir -p tmp; echo xx > tmp/x", "artifacts: [{path: tmp, temporary: true, keep: false}]"),
+            step("b", "cat tmp/x > b.txt", "inputs: [tmp]", "artifacts: [b.txt]"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "tmp" / "x").unlink()
+    (project.root / "tmp").rmdir()
+
+    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
+
+
+def test_an_edited_list_of_artifacts_does_not_mix_their_checks_up(project: Project) -> None:
+    text = pipeline(step("a", "echo x > a.txt; echo {} > b.json", "artifacts: [a.txt, {path: b.json, format: json}]"))
+    project.pipeline(text)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.pipeline(text.replace("[a.txt, ", "["))
+
+    assert "nothing to resume" in project.rerail("resume", "r", "--changes", "keep", check=0).stderr
+
+
+def test_what_was_private_is_private_again(project: Project) -> None:
+    project.pipeline(pipeline(step("a", "umask 077; mkdir -p d/e; echo x > d/e/k", "artifacts: [d]")))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "d" / "e" / "k").unlink()
+    (project.root / "d" / "e").rmdir()
+    (project.root / "d").rmdir()
+
+    project.rerail("resume", "r", check=0)
+
+    modes = [stat.S_IMODE((project.root / path).stat().st_mode) for path in ("d", "d/e", "d/e/k")]
+    assert modes == [0o700, 0o700, 0o600]
+
+
+def test_who_may_read_it_is_not_what_it_is(project: Project) -> None:
+    project.pipeline(
+        pipeline(step("a", "mkdir -p d; echo x > d/k", "artifacts: [d]"), step("b", "test -e ok", "inputs: [d]"))
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    (project.root / "d" / "k").chmod(0o600)
+
+    assert "[info] d intact" in project.rerail("resume", "r", check=0).stderr
+
+
+def test_a_store_inside_the_project_is_nobodys_artifact(project: Project) -> None:
+    project.pipeline(pipeline(step("a", "echo {} > a.json", 'artifacts: ["**/*.json"]')))
+
+    project.rerail("run", "pipeline.yaml", "--store", "state", check=0)
+
+
+def test_a_directory_that_became_a_link_to_itself(project: Project) -> None:
+    project.pipeline(pipeline(step("a", "mkdir -p out; echo x > out/a.txt", "artifacts: [out/a.txt]")))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "out" / "a.txt").unlink()
+    (project.root / "out").rmdir()
+    (project.root / "out").symlink_to("out")
+
+    project.rerail("resume", "r", check=0)
+
+    assert (project.root / "out" / "a.txt").read_text() == "x\n"
+
+
+def test_a_run_whose_project_was_moved(project: Project, tmp_path: Path) -> None:
+    project.pipeline(pipeline(step("a", "echo x > a.txt", "artifacts: [a.txt]"), step("b", "test -e ok")))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    os.rename(project.root, tmp_path / "elsewhere")
+    project.root = tmp_path / "elsewhere"
+    (project.root / "ok").touch()
+    (project.root / "a.txt").unlink()
+
+    project.rerail("resume", "r", check=0)
+
+    assert (project.root / "a.txt").read_text() == "x\n"
