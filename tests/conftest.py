@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,6 +91,14 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
+
+# Whoever started us may ignore signals (nohup, a shell in the background), and programs that inherit that stay deaf, as
+# they should: what the tests start must not be.
+for _number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("rerail", deadline=None)

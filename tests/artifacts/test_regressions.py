@@ -228,3 +228,26 @@ def test_a_run_whose_project_was_moved(project: Project, tmp_path: Path) -> None
     project.rerail("resume", "r", check=0)
 
     assert (project.root / "a.txt").read_text() == "x\n"
+
+
+def test_an_input_that_is_written_over_later_was_still_what_was_read(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("write", "echo one > x.txt", "artifacts: [x.txt]"),
+            step("read", "cat x.txt > read.txt", "inputs: [x.txt]", "artifacts: [read.txt]"),
+            step("append", "echo two >> x.txt", "inputs: [x.txt]", "artifacts: [x.txt]"),
+            step("last", "test -e ok"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["write", "read", "append", "last", "last"]
+
+    text = (project.root / "pipeline.yaml").read_text()
+    project.pipeline(text.replace("echo two", "echo zwei"))
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger()[5:] == ["append", "last"]
+    assert (project.root / "x.txt").read_text() == "one\nzwei\n"
+    assert (project.root / "read.txt").read_text() == "one\n"

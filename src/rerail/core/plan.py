@@ -221,6 +221,7 @@ class _Making:
         if unit.status != "completed" or now is None:
             return None
         changed = [read.path for read, was in zip(now, unit.inputs, strict=False) if read.sha256 != was.sha256]
+        changed = [path for path in changed if not self._taken_over(path, unit)]
         if not changed:
             return None
         remade = {path: self._remade(path, made) for path in changed}
@@ -232,6 +233,18 @@ class _Making:
         all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
         reason = f"input {changed[0]} is made whole by {_names(list(all_of_them))} first"
         return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
+
+    def _taken_over(self, path: str, unit: UnitState) -> bool:
+        """Whether an input was written over since by a step, perhaps this very one: then it is not what was read.
+
+        If that step runs again, what was there before is put back first.
+        """
+        return any(
+            writer.status == "completed"
+            and writer.completed_seq > unit.started_seq
+            and any(covers(path, made.path) or covers(made.path, path) for made in writer.artifacts)
+            for writer in self._state.units.values()
+        )
 
     def _remade(self, path: str, made: Mapping[str, Decision]) -> list[str]:
         """The steps whose flawed artifacts lie at or below an input, and will stand again before it is read."""
