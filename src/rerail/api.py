@@ -17,7 +17,7 @@ from rerail.core.events import Event, RunInterrupted, RunResumed, RunStarted, St
 from rerail.core.model import CheckpointPolicy, Pipeline, RunOptions
 from rerail.core.plan import Wishes, plan
 from rerail.core.state import RunState, fold
-from rerail.mending import mend, mending_events, sealed_now
+from rerail.mending import mend, mending_events, relied_on, sealed_now
 from rerail.ports import Reporter, RunLog, Store
 from rerail.prepare import (
     Prepared,
@@ -130,8 +130,10 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
 
     request = request or ResumeRequest()
     log = store.own(run_id)
+    relying = contextlib.ExitStack()
     try:
         recording = log.recording
+        relying.enter_context(relied_on(log.directory))
         _end_leftovers(log, reporters)  # before anything is looked at: they could still write
         ready = plan_on(store, recording, request, base_dir)
         if ready.finished:
@@ -157,6 +159,7 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
         driven = drive(log, ready.pipeline, ready.plan, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
     finally:
+        relying.close()
         log.close()
 
 

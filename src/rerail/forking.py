@@ -17,7 +17,7 @@ from rerail.core.references import EVERYTHING, references
 from rerail.core.state import fold
 from rerail.drive import Driven, Place, drive
 from rerail.errors import UsageError
-from rerail.mending import mend, mending_events
+from rerail.mending import mend, mending_events, relied_on
 from rerail.ports import Recording, Reporter, Store
 from rerail.prepare import (
     Prepared,
@@ -142,7 +142,8 @@ def drive_fork(
     log = store.create(header, ready.text)
     try:
         announce(ready)
-        ready, done = mend(ready, log.directory, announce)
+        with relied_on(log.directory):
+            ready, done = mend(ready, log.directory, announce)
         narrate(ready, done)
         place = Place(
             work_dir=actual(header.work_dir, base_dir),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,22 @@ from rerail.prepare import Prepared, ResumeRequest, mask_of, plan_on
 
 if TYPE_CHECKING:
     from rerail.artifacts.mend import Mended
+
+
+@contextlib.contextmanager
+def relied_on(run_dir: str) -> Iterator[None]:
+    """While this lasts nothing is collected from the content store that a run may restore from."""
+    from rerail.artifacts.objects import objects_of
+
+    objects = objects_of(run_dir)
+    if objects is None or not os.path.isdir(objects.root):
+        yield
+        return
+    objects.hold()
+    try:
+        yield
+    finally:
+        objects.release()
 
 
 def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) -> tuple[Prepared, list[Mended]]:

@@ -50,6 +50,8 @@ def test_a_fork_shares_everything_before_its_step(project: Project) -> None:
     assert (project.root / "print.txt").read_text() == "final\nT\nfacts\n"
     shown = project.json("show", "f")
     assert (shown["status"], shown["params"]["level"], shown["total_cost_usd"]) == ("completed", "final", 0)
+    assert (shown["parent"], project.json("show", "r")["parent"]) == ("r", "")
+    assert "fork of   r\n" in project.rerail("show", "f", check=0).stdout
     assert project.json("show", "r")["total_cost_usd"] == 1.5
     assert "adopted      gather from run r" in project.rerail("history", "f", check=0).stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -251,3 +252,17 @@ def test_an_input_that_is_written_over_later_was_still_what_was_read(project: Pr
     assert project.ledger()[5:] == ["append", "last"]
     assert (project.root / "x.txt").read_text() == "one\nzwei\n"
     assert (project.root / "read.txt").read_text() == "one\n"
+
+
+def test_a_copy_that_cannot_be_written_fails_nobody(project: Project) -> None:
+    (project.root / "big.bin").write_bytes(os.urandom(3_000_000))
+    project.pipeline(pipeline(step("a", "mv big.bin out.bin", "artifacts: [out.bin]")))
+
+    def no_large_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
+
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0, preexec_fn=no_large_files)
+
+    assert "out.bin (3.0 MB) is not kept" in done.stderr
+    assert not list((project.root / ".rerail" / "objects").glob("??/*"))
+    assert "1 artifacts" in project.rerail("verify", "r", check=0).stderr

@@ -81,6 +81,7 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
     digest = hashlib.sha256()
     size = 0
     copy = -1
+    lost = False
     whole = b""
     if demand.staged and not small:
         copy = create_file(demand.staged)
@@ -93,8 +94,8 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
             demand.progress(len(chunk))
             if small:
                 whole = whole + chunk if whole else chunk
-            elif copy >= 0 and not cloned:
-                files.write_on(copy, chunk)
+            elif copy >= 0 and not cloned and not lost:
+                lost = _write(copy, chunk)
     finally:
         if copy >= 0:
             os.close(copy)
@@ -106,8 +107,20 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
         secret=search.secret,
         problem=search.problem(),
     )
-    _settle_copy(reading, demand, whole if small else None)
+    if lost:
+        _unstage(demand)
+    else:
+        _settle_copy(reading, demand, whole if small else None)
     return reading
+
+
+def _write(copy: int, data: bytes) -> bool:
+    """Go on with a copy; whether it is lost. It is a convenience: a full disk there fails nobody's step."""
+    try:
+        files.write_on(copy, data)
+    except OSError:
+        return True
+    return False
 
 
 def _settle_copy(reading: Reading, demand: Demand, whole: bytes | None) -> None:
@@ -122,10 +135,11 @@ def _settle_copy(reading: Reading, demand: Demand, whole: bytes | None) -> None:
     elif wanted:
         copy = create_file(demand.staged)
         try:
-            files.write_on(copy, whole)
+            reading.staged = not _write(copy, whole)
         finally:
             os.close(copy)
-        reading.staged = True
+        if not reading.staged:
+            _unstage(demand)
 
 
 def _unstage(demand: Demand) -> None:

@@ -123,7 +123,11 @@ def _keep(
     """Publish the staged copies; whether everything of the artifact is in the content store."""
     if means.objects is None:
         return False
-    means.objects.publish((staged, reading.sha256) for reading, staged in readings if reading.staged)
+    try:
+        means.objects.publish((staged, reading.sha256) for reading, staged in readings if reading.staged)
+    except OSError as error:
+        warnings.append(f"no copy of {found.path} is kept: {error.strerror}")
+        return False
     secret = [name for (name, _), (reading, _) in zip(found.files, readings, strict=True) if reading.secret]
     if secret:
         warnings.append(f"{secret[0]} holds a secret, so no copy of it is kept")

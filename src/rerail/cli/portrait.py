@@ -33,6 +33,7 @@ class Portrait:
         why = f": {known.status_reason}" if known.status_reason else ""
         rows: list[tuple[str, str, str]] = [
             ("run", known.run_id, "bold"),
+            ("fork of", known.parent, ""),
             ("pipeline", f"{known.pipeline}  ({known.pipeline_path})", ""),
             ("status", self._status + why, STYLES.get(self._status, "")),
             ("params", " ".join(f"{name}={value}" for name, value in known.params.items()), ""),

@@ -101,6 +101,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     last_unit: Unit | None = None
     last_completed: Unit | None = None
     finished_seq: int = 0
+    parent: str = ""
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -166,6 +167,7 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
         last_event=state.last_event,
         last_unit=state.last_unit,
         last_completed=state.last_completed,
+        parent=header.parent,
     )
 
 
