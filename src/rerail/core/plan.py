@@ -221,7 +221,7 @@ class _Making:
         if unit.status != "completed" or now is None:
             return None
         changed = [read.path for read, was in zip(now, unit.inputs, strict=False) if read.sha256 != was.sha256]
-        changed = [path for path in changed if not self._taken_over(path, unit)]
+        changed = [path for path in changed if not self._taken_over(path, step, unit)]
         if not changed:
             return None
         remade = {path: self._remade(path, made) for path in changed}
@@ -234,8 +234,8 @@ class _Making:
         reason = f"input {changed[0]} is made whole by {_names(list(all_of_them))} first"
         return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
 
-    def _taken_over(self, path: str, unit: UnitState) -> bool:
-        """Whether an input was written over since by a step, perhaps this very one: then it is not what was read.
+    def _taken_over(self, path: str, step: Step, unit: UnitState) -> bool:
+        """Whether an input was written over since by this step or one behind it: then it is not what was read.
 
         If that step runs again, what was there before is put back first.
         """
@@ -243,7 +243,8 @@ class _Making:
             writer.status == "completed"
             and writer.completed_seq > unit.started_seq
             and any(covers(path, made.path) or covers(made.path, path) for made in writer.artifacts)
-            for writer in self._state.units.values()
+            and (name == step.id or (name in self._steps and step.id in self._above.of(name)))
+            for (name, _), writer in self._state.units.items()
         )
 
     def _remade(self, path: str, made: Mapping[str, Decision]) -> list[str]:
