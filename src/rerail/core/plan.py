@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -242,7 +243,7 @@ class _Making:
         return any(
             writer.status == "completed"
             and writer.completed_seq > unit.started_seq
-            and any(covers(path, made.path) or covers(made.path, path) for made in writer.artifacts)
+            and any(takes_in(path, made.path) or takes_in(made.path, path) for made in writer.artifacts)
             and (name == step.id or (name in self._steps and step.id in self._above.of(name)))
             for (name, _), writer in self._state.units.items()
         )
@@ -262,6 +263,11 @@ class _Making:
         of_producer = self._state.unit((producers[0], None)).artifacts
         sealed = next((record.sha256 for record in of_producer if record.path == path), "")
         return bool(sealed) and sealed == next((read.sha256 for read in unit.inputs if read.path == path), "")
+
+
+def takes_in(pattern: str, path: str) -> bool:
+    """Whether a path is, is below, or matches what was declared."""
+    return path == pattern or path.startswith(pattern.rstrip("/") + "/") or fnmatchcase(path, pattern)
 
 
 def covers(pattern: str, path: str) -> bool:
