@@ -272,3 +272,25 @@ def test_random_dags_and_random_damage(data: st.DataObject) -> None:
     broken = set(data.draw(st.lists(st.sampled_from(names), max_size=2, unique=True)))
     damages = data.draw(st.dictionaries(st.sampled_from(names), st.sampled_from(DAMAGES), max_size=len(names)))
     scenario(nodes, broken, damages, restore=data.draw(st.booleans()))
+
+
+def test_a_copy_that_rots_between_audit_and_restore_makes_another_plan(tmp_path: Path) -> None:
+    world = World(tmp_path, [Node("a", []), Node("b", ["a"]), Node("c", ["b"])])
+    world.start({"c"})
+    (tmp_path / world.nodes["a"].path).unlink()
+    world.broken = set()
+    before = len(world.ran)
+    plans: list[list[str]] = []
+
+    def announce(ready: api.Prepared) -> None:
+        plans.append([decision.decision for decision in ready.plan.decisions])
+        for copy in (tmp_path / ".rerail" / "objects").glob("??/*"):
+            copy.chmod(0o600)
+            copy.write_bytes(copy.read_bytes()[::-1])
+
+    request = api.ResumeRequest(pipeline=world.pipeline)
+    api.resume(world.store, "r", (), request, base_dir=str(tmp_path), functions=world.functions, announce=announce)
+
+    assert plans == [["restore", "reuse", "rerun"], ["rerun", "rerun", "rerun"]]
+    assert world.ran[before:] == ["a", "c"]  # b is kept: a came out the same
+    assert world.files()["a"] == content(world.nodes["a"], "", 2)
