@@ -86,7 +86,7 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
     refuse_secrets(mask, params)
     header = header_of(pipeline, request, params, now, base_dir)
     files = place_of(actual(header.work_dir, base_dir), base_dir, store.directory(header.run_id))
-    refuse_misplaced(pipeline, files)
+    refuse_misplaced(pipeline, files, request.pipeline_path)
     log = store.create(header, text)
     try:
         opening = RunStarted(
@@ -228,6 +228,7 @@ __all__ = [
     "params_of",
     "prepare",
     "present_secrets",
+    "refuse_misplaced",
     "refuse_secrets",
     "resume",
     "start",

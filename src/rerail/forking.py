@@ -41,13 +41,14 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     ready: Prepared
     opening: RunStarted
     adopted: tuple[Event, ...]
+    until: str = ""
 
 
 def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> Fork:
     """Plan a run that shares everything before `request.start` with its parent; raises UsageError."""
     parent = store.read(parent_id)
     now = datetime.now(UTC)
-    origin = plan_on(store, parent, ResumeRequest(verify=None, start=request.start), base_dir)
+    origin = plan_on(store, parent, ResumeRequest(verify=None, start=request.start, until=request.until), base_dir)
     pipeline = origin.pipeline
     mask = mask_of(pipeline, request.options)
     refuse_secret_file(mask, origin.text, parent.header.pipeline_path)
@@ -85,7 +86,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         place=origin.place,
         notices=origin.notices,
     )
-    return Fork(ready=ready, opening=opening, adopted=adopted)
+    return Fork(ready=ready, opening=opening, adopted=adopted, until=request.until)
 
 
 def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def drive_fork(
         place = Place(
             work_dir=actual(header.work_dir, base_dir),
             functions={},
-            until="",
+            until=fork.until,
             mask=mask,
             files=ready.place,
             mended=(*fork.adopted, *mending_events(ready, done, fork.opening.at)),

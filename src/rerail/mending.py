@@ -42,7 +42,7 @@ def relied_on(run_dir: str) -> Iterator[None]:
 def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) -> tuple[Prepared, list[Mended]]:
     """Restore and move aside; what cannot be restored after all makes another plan, which is announced too."""
     done: list[Mended] = []
-    while any(decision.flaws for decision in ready.plan.decisions):
+    while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.decisions):
         from rerail.artifacts.mend import Mender
         from rerail.artifacts.objects import objects_of
 
@@ -70,7 +70,7 @@ def mending_events(ready: Prepared, done: Sequence[Mended], at: datetime) -> tup
             if not artifacts:
                 continue
             events.append(ArtifactsRestored(at=at, step=decision.step, found=restored, artifacts=artifacts, aside=aside))
-        elif decision.flaws:
+        elif decision.flaws and decision.decision != "ask":
             events.append(StepInvalidated(at=at, step=decision.step, reason=decision.reason, aside=aside))
     return tuple(events)
 

@@ -117,7 +117,8 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
         notices.append(f"{path} is gone; the copy the run was last driven with is used")
     for wanted in (request.start, request.until):
         if wanted and wanted not in {step.id for step in pipeline.steps}:
-            raise UsageError(f"the pipeline has no step `{wanted}`", hint=f"rerail show {header.run_id}")
+            there = ", ".join(step.id for step in pipeline.steps[:12])
+            raise UsageError(f"the pipeline has no step `{wanted}`; it has {there}", hint=f"rerail show {header.run_id}")
     if request.changes == "refuse" and frozen is not None and text != frozen:
         _refuse_changes(pipeline, frozen, path, header.run_id)
     from rerail.artifacts.places import place_of
@@ -150,21 +151,36 @@ def audited(pipeline: Pipeline, state: RunState, place: Place, run_dir: str, req
     return Auditor(place, objects_of(run_dir), request.verify, request.progress).audit(pipeline, state)
 
 
-def refuse_misplaced(pipeline: Pipeline, place: Place) -> None:
-    """Artifacts and inputs that can be told to be out of bounds before anything runs."""
+def refuse_misplaced(pipeline: Pipeline, place: Place, path: str) -> None:
+    """Artifacts and inputs that can be told to be out of bounds before anything runs, and schemas that are none."""
     from rerail.artifacts.places import Misplaced, is_pattern
 
     problems = []
+    made = {artifact.path for step in pipeline.steps for artifact in step.artifacts}
     for step in pipeline.steps:
         for declared in (*step.artifacts, *step.inputs):
+            where = f"{path}:{step.line}: step `{step.id}`"
+            if declared.schema and declared.schema not in made and (bad := _bad_schema(declared.schema, place)):
+                problems.append(f"{where}: the schema {declared.schema} {bad}")
             if holes.has_holes(declared.path) or is_pattern(declared.path):
                 continue
             try:
                 place.full(declared.path, external=declared.external)
             except Misplaced as error:
-                problems.append(f"line {step.line}: step `{step.id}`: {error}")
+                problems.append(f"{where}: {error}")
     if problems:
-        raise PipelineInvalid(problems, hint="rerail check PIPELINE")
+        raise PipelineInvalid(problems, hint="correct it, then the same command")
+
+
+def _bad_schema(schema: str, place: Place) -> str:
+    try:
+        with open(os.path.join(place.work_dir, schema), "rb") as file:
+            msgspec.json.decode(file.read())
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        return f"is not JSON: {error}"
+    return ""
 
 
 def new_run_id(now: datetime) -> str:

@@ -66,6 +66,15 @@ def test_a_changed_param_runs_its_readers_again_and_the_rest_only_if_they_came_o
     assert (project.root / "print.txt").read_text() == "draft\nOther\nfacts\n"
 
 
+def test_a_fork_stops_where_it_is_asked_to(project: Project) -> None:
+    started(project)
+
+    project.rerail("fork", "r", "--from", "title", "--until", "write", "--id", "f", check=0)
+
+    assert project.ledger() == ["title", "write"]
+    assert project.json("show", "f")["status"] == "paused"
+
+
 def test_a_fork_heals_what_its_parent_made(project: Project) -> None:
     started(project)
     (project.root / "facts.txt").unlink()

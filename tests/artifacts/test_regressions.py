@@ -36,7 +36,7 @@ def test_links_that_go_in_circles_are_not_followed(project: Project) -> None:
 
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
 
-    assert "out/**/*.txt  a   2 B, 1 files" in project.rerail("show", "r", check=0).stdout
+    assert "out/**/*.txt  a   2 B, 1 file" in project.rerail("show", "r", check=0).stdout
 
 
 def test_an_edit_is_kept_under_from_too(project: Project) -> None:
@@ -265,4 +265,74 @@ def test_a_copy_that_cannot_be_written_fails_nobody(project: Project) -> None:
 
     assert "out.bin (3.0 MB) is not kept" in done.stderr
     assert not list((project.root / ".rerail" / "objects").glob("??/*"))
-    assert "1 artifacts" in project.rerail("verify", "r", check=0).stderr
+    assert "1 artifact" in project.rerail("verify", "r", check=0).stderr
+
+
+def rot(project: Project) -> None:
+    for copy in (project.root / ".rerail" / "objects").glob("??/*"):
+        copy.chmod(0o600)
+        copy.write_bytes(b"rotten\n")
+
+
+def test_copies_that_rotted_are_replaced_and_intact_files_are_not_paid_for_again(project: Project) -> None:
+    project.pipeline(
+        pipeline(step("a", "mkdir -p d; echo x > d/x; echo y > f.txt", "artifacts: [d, f.txt]"), step("b", "test -e ok"))
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    rot(project)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["a", "b", "b"]  # the files make the same digest, though the list of them is lost
+
+    project.rerail("run", "pipeline.yaml", "--id", "n", check=0)
+
+    assert "is intact" in project.rerail("verify", "n", check=0).stderr
+    assert "0 of" not in project.rerail("verify", "--all", check=0).stderr
+
+
+def test_without_its_list_a_changed_directory_is_moved_aside_and_made_again(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("not ours\n")
+    project.pipeline(
+        pipeline(step("a", "mkdir -p d; echo x > d/x; echo y > d/y", "artifacts: ['d/*']"), step("b", "test -e ok"))
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    rot(project)
+    (project.root / "d" / "x").unlink()
+    (project.root / "d" / "x").symlink_to(tmp_path / "target")
+
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["a", "b", "a", "b"]
+    assert (tmp_path / "target").read_text() == "not ours\n"
+    assert not (project.root / "d" / "x").is_symlink()
+
+
+def test_what_must_not_be_repeated_is_not_repeated_for_a_lost_artifact(project: Project) -> None:
+    project.pipeline(
+        pipeline(step("ship", "echo x > receipt", "artifacts: [{path: receipt, keep: false}]", "idempotent: false"))
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "receipt").unlink()
+
+    done = project.rerail("resume", "r", check=5)
+
+    assert "it is not repeated blindly" in done.stderr
+    assert project.ledger() == ["ship"]
+    project.rerail("mark", "r", "ship", "pending", check=0)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["ship", "ship"]
+
+
+def test_check_finds_what_run_would_refuse(project: Project) -> None:
+    for wrong in (
+        "[../x.txt]",
+        "[.rerail/x]",
+        "[{path: x.json, schema: none.json}]",
+        "[{path: x.json, schema: pipeline.yaml}]",
+    ):
+        project.pipeline(pipeline(step("a", "true", f"artifacts: {wrong}")))
+        checked = project.rerail("check", "pipeline.yaml", check=2).stderr
+        assert checked.splitlines()[0] == project.rerail("run", "pipeline.yaml", check=2).stderr.splitlines()[0]
+        assert "pipeline.yaml:2: step `a`" in checked
+    assert project.ledger() == []

@@ -83,6 +83,19 @@ def test_ctrl_c_then_resume_shows_the_plan_and_goes_on(loop: Project) -> None:
     assert loop.ledger() == ["build", "build"]
 
 
+def test_a_fork_is_drawn_like_any_run(loop: Project) -> None:
+    for name in ("go", "fixed"):
+        (loop.root / name).touch()
+    loop.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    shown = screen(loop, "fork", "r", "--from", "review", "--id", "f")
+    text = shown.end()
+
+    assert shown.process.returncode == 0
+    assert "live view broke" not in text
+    assert re.search(r"✓ build-loop  f  5/5 steps .* completed", text)
+
+
 @pytest.mark.parametrize(("columns", "lines"), [(40, 10), (80, 24), (200, 50)])
 def test_no_line_is_wider_than_the_terminal(loop: Project, columns: int, lines: int) -> None:
     shown = screen(loop, "run", "pipeline.yaml", "--id", "r", columns=columns, lines=lines)

@@ -12,8 +12,17 @@ import msgspec
 
 from rerail.artifacts.content import Demand, Unstable, read
 from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Misplaced, Place, is_pattern, stamp_of, to_path, to_text
-from rerail.artifacts.seal import Flawed, Means, examine, in_parallel, joint_stamp, other_stamps
+from rerail.artifacts.places import Misplaced, Place, find, is_pattern, stamp_of, to_path, to_text
+from rerail.artifacts.seal import (
+    Flawed,
+    Means,
+    entries_of,
+    examine,
+    in_parallel,
+    joint_stamp,
+    other_stamps,
+    tree_digest,
+)
 from rerail.core import holes
 from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
 from rerail.core.events import ArtifactRecord, InputRecord
@@ -109,9 +118,7 @@ class Auditor:
         if record.kind == "tree":
             entries = self._objects.manifest(record.manifest) if self._objects else None
         if entries is None:
-            whole = Entry(path=record.path, kind="dir")
-            detail = "the list of what was in it is gone from the content store"
-            return [Flaw(entry=whole, artifact=record.path, condition="unproved", detail=detail, temporary=temporary)]
+            return self._without_manifest(record, declared, temporary=temporary)
         if self._depth == "fast" and self._stamp(entries, record.kind) == record.stamp and declared is not None:
             return []
         external = declared.external if declared else False
@@ -128,6 +135,35 @@ class Auditor:
             )
             for entry, what in zip(entries, seen, strict=True)
             if what.condition is not None
+        ]
+
+    def _without_manifest(self, record: ArtifactRecord, declared: Artifact | None, *, temporary: bool) -> list[Flaw]:
+        """A tree whose list is gone or rotten: intact if all that stands there now makes the same digest."""
+        spec = Artifact(path=to_path(record.path), external=declared is not None and declared.external)
+        try:
+            found = find(spec, self._place)
+        except Misplaced:
+            found = None
+        names = [name for name, _ in found.files] if found else []
+        if found is not None:
+            demand = Demand(progress=self._progress)
+            try:
+                readings = in_parallel(lambda file: read(file[1], demand), found.files, found.size)
+            except OSError as error:
+                raise _unreadable(record.path, error) from error
+            if tree_digest(entries_of(found, readings)) == record.sha256:
+                return []
+            names += [entry.path for entry in found.others if entry.kind == "link"]
+        detail = "the list of what was in it is lost"
+        return [
+            Flaw(
+                entry=Entry(path=name),
+                artifact=record.path,
+                condition="unproved" if found else "missing",
+                detail=detail,
+                temporary=temporary,
+            )
+            for name in names or [record.path]
         ]
 
     def _stamp(self, entries: Sequence[Entry], kind: str) -> str:

@@ -260,11 +260,13 @@ def _against(schema: str, value: Any) -> str:
     """Why a value does not fit a JSON Schema."""
     import jsonschema
 
-    with open(schema, "rb") as file:
-        try:
+    try:
+        with open(schema, "rb") as file:
             wanted = msgspec.json.decode(file.read())
-        except ValueError as error:
-            return f"cannot be checked: {schema} is not JSON ({error})"
+    except OSError as error:
+        return f"cannot be checked: the schema {schema} cannot be read ({error.strerror})"
+    except ValueError as error:
+        return f"cannot be checked: the schema {schema} is not JSON ({error})"
     try:
         checker = jsonschema.validators.validator_for(wanted)
         checker.check_schema(wanted)

@@ -48,7 +48,7 @@ class Mender:
         return [
             self.mend_step(decision, state.unit((decision.step, None)).artifacts, steps[decision.step])
             for decision in plan.decisions
-            if decision.flaws
+            if decision.flaws and decision.decision != "ask"
         ]
 
     def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Mended:

@@ -38,6 +38,10 @@ class Objects:
     def has(self, sha256: str) -> bool:
         return os.path.isfile(self.path(sha256))
 
+    def is_sound(self, sha256: str) -> bool:
+        """Whether a copy is there, and is what it should be: one that rots is replaced, not counted on."""
+        return self.has(sha256) and not self.rotten(sha256)
+
     def hold(self) -> None:
         """From here on nothing is collected, until this process ends or lets go."""
         if self._lock is None:
@@ -107,7 +111,7 @@ class Objects:
     def write_manifest(self, data: bytes, staged: str) -> str:
         """Keep the manifest of a tree; its digest. Durable on return."""
         sha256 = hashlib.sha256(data).hexdigest()
-        if not self.has(sha256):
+        if not self.is_sound(sha256):
             fd = create_file(staged)
             try:
                 durable_files.write_on(fd, data)

@@ -109,7 +109,7 @@ def _readings(artifact: Artifact, found: Found, means: Means) -> list[tuple[Read
             schema=schema,
             staged=staged,
             mask=means.mask,
-            known=objects.has if objects else lambda _: False,
+            known=objects.is_sound if objects else lambda _: False,
             progress=means.progress,
         )
         return read(file[1], demand), staged

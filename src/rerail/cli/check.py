@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import click
 
 from rerail import api
 from rerail.cli.durations import counted
+from rerail.cli.options import base_dir, open_store
 from rerail.cli.output import say
 
 
@@ -16,7 +18,12 @@ from rerail.cli.output import say
 @click.argument("pipeline", type=click.Path())
 def check(pipeline: str) -> int:
     """Check a pipeline file: all that is wrong with it at once, with line and column."""
+    from rerail.artifacts.places import place_of
+
     loaded, _ = api.load(pipeline)
+    store = open_store(None, pipeline)
+    directory = os.path.dirname(os.path.abspath(pipeline))
+    api.refuse_misplaced(loaded, place_of(directory, base_dir(store), store.path("any")), pipeline)
     say(f"rerail: {pipeline} is well: {counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')}")
     return 0
 

@@ -36,6 +36,8 @@ from rerail.stores.directory import check_run_id
 @store_option()
 def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
     """Say what a run would do, and why, and change nothing: `run --dry-run` or `resume --dry-run`."""
+    if not os.path.isfile(what) and what.endswith((".yaml", ".yml")):
+        raise UsageError(f"there is no file {what}", hint="rerail plan PIPELINE|RUN")
     if os.path.isfile(what):
         loaded, _ = api.load(what)
         show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
@@ -59,14 +61,15 @@ def fork(
     store_url: str | None,
     **wishes: Any,
 ) -> int:
-    """Start a new run that shares everything before --from STEP with RUN, which stays as it is."""
+    """Start a new run that shares everything before --from STEP with RUN.
+
+    Both work in the same directory: what the new run makes takes the place of what RUN had made, whose record stays.
+    """
     from rerail.forking import drive_fork, plan_fork
 
     wanted = Wishes(**wishes)
     if not wanted.start:
         raise UsageError("fork needs --from STEP", hint=f"rerail fork {run_name} --from STEP")
-    if wanted.until:
-        raise UsageError("fork runs to the end; --until makes no sense here", hint="rerail fork --help")
     if run_id is not None:
         check_run_id(run_id)
     store = open_store(store_url)
@@ -79,6 +82,7 @@ def fork(
         run_id=run_id or api.new_run_id(datetime.now(UTC)),
         options=wanted.options(store.read(parent).header.options),
         start=wanted.start,
+        until=wanted.until,
     )
     planned = plan_fork(store, parent, request, base_dir=base)
     ready = planned.ready
@@ -89,7 +93,8 @@ def fork(
     settle_in()
     with outlet() as printed:
         with shown_of(wanted, store, ready.run_id) as shown:
-            told = Told(f"rerail: run {ready.run_id}, a fork of {parent}", wanted, store, shown, printed.drain)
+            headline = f"rerail: run {ready.run_id}, a fork of {parent}"
+            told = Told(headline, wanted, store, shown, printed.drain, fresh=True)
             driven = drive_fork(store, planned, shown.reporters, told.announce, told.narrate, base_dir=base)
         result = api.Result(run_id=ready.run_id, end=driven.end, state=driven.state)
         return conclude(result, store, quiet=wanted.quiet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 
-from rerail.cli.durations import clock
+from rerail.cli.durations import clock, counted
 from rerail.cli.output import printable, say, say_raw
 from rerail.cli.sentences import sentence
 from rerail.cli.terminal import STYLES, Look
@@ -27,7 +27,7 @@ class LineReporter:
 
     def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
         if isinstance(event, ev.RunStarted) and not self._quiet:
-            say(f"rerail: run {self._run_id}, {event.steps} steps, up to {event.options.parallel} at once")
+            say(f"rerail: run {self._run_id}, {counted(event.steps, 'step')}, up to {event.options.parallel} at once")
         line = sentence(event) if self._verbose or not _is_detail(event) else ""
         if line and not self._quiet:
             say_raw(f"{clock(event.at)}  {self._look.paint(printable(line), _style(event))}")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rerail.cli.durations import age, dollars, seconds
+from rerail.cli.durations import age, counted, dollars, seconds
 from rerail.cli.tables import Cell, fitted, table
 from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
@@ -84,7 +84,7 @@ class Portrait:
             return []
         cells: list[list[Cell]] = [[(head, "dim") for head in ("ARTIFACT", "OF", "SIZE", "SHA256", "STATE")]]
         for step, record in rows[:MOST_ARTIFACTS]:
-            many = f", {record.files} files" if record.kind == "tree" else ""
+            many = f", {counted(record.files, 'file')}" if record.kind == "tree" else ""
             style = "" if record.state == "intact" else "yellow"
             cells.append(
                 [

@@ -209,13 +209,21 @@ class Told:
     """What is said before a run goes on: the plan, then what was found and mended; then it may be drawn."""
 
     def __init__(
-        self, headline: str, wanted: Wishes, store: DirectoryStore, shown: Shown, drain: Callable[[], None]
+        self,
+        headline: str,
+        wanted: Wishes,
+        store: DirectoryStore,
+        shown: Shown,
+        drain: Callable[[], None],
+        *,
+        fresh: bool = False,
     ) -> None:
         self._headline = headline
         self._wanted = wanted
         self._store = store
         self._shown = shown
         self._drain = drain
+        self._fresh = fresh  # nothing of the state is recorded yet
 
     def announce(self, ready: api.Prepared) -> None:
         """The plan, before anything runs."""
@@ -232,7 +240,8 @@ class Told:
             where = os.path.relpath(self._store.path(ready.run_id))
             say_found(found_lines(ready.audit, ready.plan, done, where), ready.plan, state, look_of(STDERR))
         self._drain()  # before anything is drawn below it
-        self._shown.attach(ready.pipeline, state, ready.recording.header.pipeline_path)
+        before = RunState() if self._fresh else state
+        self._shown.attach(ready.pipeline, before, ready.recording.header.pipeline_path)
 
 
 def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, run_dir: str = "") -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, loo
     """What the audit found and what was done about it, a line each; where the run starts again."""
     if lines:
         last = name(state.last_completed) if state.last_completed else ""
-        if last:
+        if last and state.last_completed and state.unit(state.last_completed).status == "completed":
             say_raw(_levelled("info", f"checkpoint says {last} completed", look))
         calm = [line for line in lines if line[0] == "info"]
         shown = list(lines) if len(calm) <= MOST_CALM else [line for line in lines if line[0] != "info"]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from rerail.cli.durations import counted
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, newest_first, open_store, store_option
 from rerail.cli.output import Reading, say
 from rerail.errors import RerailError, StateError, UsageError
@@ -92,8 +93,10 @@ def _say(row: dict[str, Any]) -> None:
         say(f"rerail: run {row['run_id']} is NOT intact: {row['problem']}\n  next: {row['next']}")
         return
     lives = f"{row['segments']} segment{'s' if row['segments'] != 1 else ''}"
-    whole = f", {row['artifacts']} artifacts" if row.get("artifacts") else ""
-    say(f"rerail: run {row['run_id']} is intact: {row['records']} records in {lives}, {row['bytes']} bytes{whole}")
+    whole = f", {counted(row['artifacts'], 'artifact')}" if row.get("artifacts") else ""
+    what = f"the record of run {row['run_id']} is intact, what it speaks of is not" if row.get("flaws") else ""
+    what = what or f"run {row['run_id']} is intact"
+    say(f"rerail: {what}: {row['records']} records in {lives}, {row['bytes']} bytes{whole}")
     for notice in row["notices"]:
         say(f"  {notice}")
     if row.get("files"):

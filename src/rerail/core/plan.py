@@ -217,6 +217,9 @@ class _Making:
         if lost:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             why = "" if self._wishes.restore else ", --no-restore"
+            if not step.idempotent:
+                reason = f"{lost[0].words}{more}, and the step is not idempotent: it is not repeated blindly"
+                return Decision(step=step.id, decision="ask", reason=reason)
             return Decision(step=step.id, decision="rerun", reason=f"{lost[0].words}{more}{why}")
         now = self._audit.inputs.get((step.id, None))
         if unit.status != "completed" or now is None:
@@ -357,7 +360,7 @@ def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
 
 
 def _pending(step: Step, unit: UnitState) -> Decision:
-    if unit.attempts:
+    if unit.attempts or unit.completions:
         return Decision(step=step.id, decision="rerun", reason=unit.reason or "its record no longer counts")
     return Decision(step=step.id, decision="run", reason="not started yet")
 

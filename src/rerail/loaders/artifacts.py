@@ -131,5 +131,5 @@ def _schema(fields: Fields, problems: Problems) -> str:
     path = fields.text("schema")
     if path and importlib.util.find_spec("jsonschema") is None:
         node = fields.get("schema") or fields.node
-        problems.add(node, "`schema` needs the package jsonschema: pip install 'rerail[schema]'")
+        problems.add(node, "`schema` needs the package jsonschema: pip install jsonschema")
     return path
