@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from rerail import processes
-from rerail.core.events import Event, RunStarted, StepAdopted, StepInvalidated
+from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline
 from rerail.core.plan import Wishes, plan
 from rerail.core.references import EVERYTHING, references
-from rerail.core.state import fold
-from rerail.drive import Driven, Place, drive
+from rerail.core.state import UnitState, fold
 from rerail.errors import UsageError
-from rerail.mending import mend, mending_events, relied_on
-from rerail.ports import Recording, Reporter, Store
+from rerail.ports import Recording, Store
 from rerail.prepare import (
     Prepared,
     ResumeRequest,
@@ -41,11 +38,13 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     ready: Prepared
     opening: RunStarted
     adopted: tuple[Event, ...]
-    until: str = ""
 
 
-def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> Fork:
-    """Plan a run that shares everything before `request.start` with its parent; raises UsageError."""
+def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "", look: bool = True) -> Fork:
+    """Plan a run that shares everything before `request.start` with its parent; raises UsageError.
+
+    Without `look` files are not looked at: whoever drives it will.
+    """
     parent = store.read(parent_id)
     now = datetime.now(UTC)
     origin = plan_on(store, parent, ResumeRequest(verify=None, start=request.start, until=request.until), base_dir)
@@ -74,7 +73,8 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     adopted = tuple(_adopted(parent, pipeline, request.start, changed, outdated, now))
     state = fold(enumerate((opening, *adopted), 1))
     wishes = Wishes(start=request.start)
-    audit = audited(pipeline, state, origin.place, store.directory(header.run_id), ResumeRequest())
+    wanted = ResumeRequest(verify="full" if look else None)
+    audit = audited(pipeline, state, origin.place, store.directory(header.run_id), wanted)
     ready = Prepared(
         run_id=header.run_id,
         recording=Recording(header=header, state=state),
@@ -86,7 +86,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         place=origin.place,
         notices=origin.notices,
     )
-    return Fork(ready=ready, opening=opening, adopted=adopted, until=request.until)
+    return Fork(ready=ready, opening=opening, adopted=adopted)
 
 
 def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
@@ -102,11 +102,16 @@ def _adopted(
     after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
     events: list[Event] = []
     steps = {step.id: step for step in pipeline.steps}
+    shared = [
+        (unit.completed_seq, name)
+        for (name, item), unit in parent.state.units.items()
+        if item is None and name in steps and name not in after and _shareable(unit)
+    ]
+    ranks = {name: rank for rank, (_, name) in enumerate(sorted(shared), 1)}
     for step_id in topological({step.id: step.needs for step in pipeline.steps}):
-        step = steps[step_id]
-        unit = parent.state.unit((step_id, None))
-        if step.id in after or unit.status not in ("completed", "skipped"):
+        if step_id not in ranks:
             continue
+        step, unit = steps[step_id], parent.state.unit((step_id, None))
         events.append(
             StepAdopted(
                 at=now,
@@ -118,6 +123,8 @@ def _adopted(
                 artifacts=unit.artifacts,
                 inputs=unit.inputs,
                 skipped=(unit.reason or "skipped") if unit.status == "skipped" else "",
+                failed=unit.error if unit.status == "failed" else None,
+                rank=ranks[step_id],
             )
         )
         read, _ = references(step, pipeline.env)
@@ -128,33 +135,16 @@ def _adopted(
     return events
 
 
-def drive_fork(
-    store: Store,
-    fork: Fork,
-    reporters: Sequence[Reporter],
-    announce: Callable[[Prepared], None],
-    narrate: Callable[[Prepared, list[Any]], None],
-    *,
-    base_dir: str = "",
-) -> Driven:
-    """Create the run and drive it to the end of this life."""
-    ready, header = fork.ready, fork.ready.recording.header
-    mask = mask_of(ready.pipeline, fork.opening.options)
-    log = store.create(header, ready.text)
+def _shareable(unit: UnitState) -> bool:
+    return unit.status in ("completed", "skipped") or (unit.status == "failed" and unit.allowed)
+
+
+def create_fork(store: Store, fork: Fork) -> None:
+    """Create the run, with all it shares durable before anything else is done: from here on it is resumed as any run."""
+    header = fork.ready.recording.header
+    log = store.create(header, fork.ready.text)
     try:
-        announce(ready)
-        with relied_on(log.directory):
-            ready, done = mend(ready, log.directory, announce)
-        narrate(ready, done)
-        place = Place(
-            work_dir=actual(header.work_dir, base_dir),
-            functions={},
-            until=fork.until,
-            mask=mask,
-            files=ready.place,
-            mended=(*fork.adopted, *mending_events(ready, done, fork.opening.at)),
-            spared=ready.audit.taken_over,
-        )
-        return drive(log, ready.pipeline, ready.plan, fork.opening, reporters, place)
+        now = fork.opening.at
+        log.append([fork.opening, *fork.adopted, RunInterrupted(at=now, reason=f"forked from {header.parent}")])
     finally:
         log.close()

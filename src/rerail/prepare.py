@@ -102,6 +102,11 @@ def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, 
 
 def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir: str) -> Prepared:
     header, state = recording.header, recording.state
+    if header.parent and not state.seq:
+        raise UsageError(
+            f"run {header.run_id} was to be a fork of {header.parent}, and was cut off before it shared anything",
+            hint=f"rerail delete {header.run_id} --yes, then fork again",
+        )
     notices = list(recording.notices)
     frozen = _frozen(store, recording)
     path = actual(header.pipeline_path, base_dir)

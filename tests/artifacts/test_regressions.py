@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
+from tests.artifacts.test_artifacts import as_somebody
 from tests.conftest import Project
 
 NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
@@ -336,3 +338,125 @@ def test_check_finds_what_run_would_refuse(project: Project) -> None:
         assert checked.splitlines()[0] == project.rerail("run", "pipeline.yaml", check=2).stderr.splitlines()[0]
         assert "pipeline.yaml:2: step `a`" in checked
     assert project.ledger() == []
+
+
+def test_a_fork_of_parallel_writers_keeps_the_owner(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("a", "while ! test -e b-done; do sleep 0.01; done; echo from-a > x", "needs: []", "artifacts: [x]"),
+            step("b", "echo from-b-b > x; touch b-done", "needs: []", "artifacts: [x]"),
+            step("c", "cat x > c.txt", "needs: [a, b]", "artifacts: [c.txt]"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "2")
+    if project.json("show", "r")["status"] != "completed":  # b's file was overwritten while it was sealed
+        project.rerail("resume", "r", check=0)
+    assert (project.root / "c.txt").read_text() == (project.root / "x").read_text()
+    before = (project.root / "x").read_text()
+
+    project.rerail("fork", "r", "--from", "c", check=0)
+
+    assert (project.root / "x").read_text() == before
+
+
+def test_a_fork_shares_allowed_failures_and_skipped_steps(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("a", "exit 3", "allow_failure: true", "idempotent: false"),
+            step("s", "true", "when: 'false'"),
+            step("b", "echo b > b.txt", "artifacts: [b.txt]"),
+            step("c", "true"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "r", "--from", "c", check=0)
+
+    assert project.ledger() == ["c"]
+
+
+def test_a_fork_that_is_cut_off_still_shares(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            step("pay", "echo receipt > r.txt", "idempotent: false", "artifacts: [r.txt]"),
+            step("end", "test -e ok"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    (project.root / "r.txt").unlink()
+    first = project.spawn("fork", "r", "--from", "end", "--id", "f")
+    assert first.stderr is not None
+    for line in first.stderr:  # as soon as it speaks, it shares
+        if line.startswith("rerail: run f, a fork of r"):
+            break
+    first.kill()
+    first.communicate()
+
+    project.rerail("resume", "f", check=0)
+
+    assert project.ledger().count("pay") == 1
+
+
+def test_a_directory_that_became_a_link_is_not_written_through(project: Project) -> None:
+    project.pipeline(pipeline(step("a", "mkdir -p d/e; echo good > d/e/x", "artifacts: [d]"), step("b", "test -e ok")))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    (project.root / "src" / "e").mkdir(parents=True)
+    (project.root / "src" / "e" / "x").write_text("mine\n")
+    for path in ("d/e/x",):
+        (project.root / path).unlink()
+    (project.root / "d" / "e").rmdir()
+    (project.root / "d").rmdir()
+    (project.root / "d").symlink_to("src")
+
+    assert "a directory on the way is a link now" in project.rerail("resume", "r", check=0).stderr
+
+    assert (project.root / "src" / "e" / "x").read_text() == "mine\n"
+    assert not (project.root / "d").is_symlink()
+    assert (project.root / "d" / "e" / "x").read_text() == "good\n"
+
+
+def test_read_only_directories_come_back_as_they_were(project: Project) -> None:
+    script = "mkdir -p d/ro d/e; echo 1 > d/ro/a.txt; chmod 555 d/ro d/e"
+    project.pipeline(pipeline(step("a", script, "artifacts: [d]"), step("b", "test -e ok")))
+    assert as_somebody(project, "run", "pipeline.yaml", "--id", "r").returncode == 1
+    (project.root / "ok").touch()
+    shutil.rmtree(project.root / "d")
+
+    done = as_somebody(project, "resume", "r")
+
+    assert done.returncode == 0, done.stderr
+    assert project.ledger() == ["a", "b", "b"]
+    assert stat.S_IMODE((project.root / "d" / "ro").stat().st_mode) == 0o555
+
+
+def test_what_two_artifacts_take_in_is_restored_once(project: Project) -> None:
+    project.pipeline(pipeline(step("a", "mkdir -p d; echo x > d/x", "artifacts: [d, 'd/*']"), step("b", "test -e ok")))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    (project.root / "d" / "x").write_text("precious\n")
+
+    done = project.rerail("resume", "r", check=0)
+
+    assert done.stderr.count("[warn] d/x") == 1
+    (kept,) = [path for path in project.run_dir("r").glob("aside/*/d/*") if path.is_file()]
+    assert kept.read_text() == "precious\n"
+
+
+def test_a_repaired_run_verifies(project: Project) -> None:
+    project.pipeline(
+        pipeline(step("a", "echo x > a.txt", "artifacts: [a.txt]"), step("b", "true"), step("c", "test -e ok"))
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    journal = project.run_dir("r") / "journal-0001.jsonl"
+    lines = journal.read_bytes().split(b"\n")
+    lines[3] = lines[3].replace(b'"step"', b'"stXp"')
+    journal.write_bytes(b"\n".join(lines))
+    project.rerail("repair", "r", check=0)
+    (project.root / "ok").touch()
+
+    assert "is intact" in project.rerail("verify", "r", check=0).stderr
+    project.rerail("resume", "r", check=0)
+    assert "is intact" in project.rerail("verify", "r", check=0).stderr

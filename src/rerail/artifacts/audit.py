@@ -54,6 +54,7 @@ class Auditor:
         self._depth = depth
         self._progress = progress
         self._known: dict[str, str] = {}
+        self._astray: dict[str, bool] = {}
         self._digests: dict[tuple[str, str], str] = {}  # full path and stamp → digest
 
     def audit(self, pipeline: Pipeline, state: RunState) -> Audit:
@@ -119,10 +120,18 @@ class Auditor:
             entries = self._objects.manifest(record.manifest) if self._objects else None
         if entries is None:
             return self._without_manifest(record, declared, temporary=temporary)
-        if self._depth == "fast" and self._stamp(entries, record.kind) == record.stamp and declared is not None:
+        top = "" if record.kind == "file" or is_pattern(record.path) else self._full(record.path)
+        fast = self._depth == "fast" and declared is not None and not (top and os.path.islink(top))
+        if fast and self._stamp(entries, record.kind) == record.stamp:
             return []
         external = declared.external if declared else False
-        seen = in_parallel(lambda entry: self._look(entry, declared, external=external), entries, record.size)
+
+        def look(entry: Entry) -> Seen:
+            if top and self._is_led_astray(self._full(entry.path), top):
+                return Seen(condition="missing", detail="a directory on the way is a link now", stands=False)
+            return self._look(entry, declared, external=external)
+
+        seen = in_parallel(look, entries, record.size)
         return [
             Flaw(
                 entry=entry,
@@ -178,6 +187,17 @@ class Auditor:
         if not all(self._stands(entry) for entry in entries if entry.kind != "file"):
             return "something is missing"
         return joint_stamp([*stamps, *other_stamps(entries)])
+
+    def _is_led_astray(self, full: str, top: str) -> bool:
+        """Whether a directory of a tree, where there was a real one, is a link now."""
+        directory = os.path.dirname(full)
+        if directory not in self._astray:
+            inside = [top] if directory.startswith(top) else []
+            while directory.startswith(top + "/"):
+                inside.append(directory)
+                directory = os.path.dirname(directory)
+            self._astray[os.path.dirname(full)] = any(os.path.islink(one) for one in inside)
+        return self._astray[os.path.dirname(full)]
 
     def _full(self, path: str) -> str:
         return os.path.normpath(os.path.join(self._place.work_dir, to_path(path)))

@@ -10,7 +10,7 @@ import msgspec
 
 from rerail.artifacts.audit import declared_of
 from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Misplaced, Place, stamp_of, to_path
+from rerail.artifacts.places import Misplaced, Place, is_pattern, stamp_of, to_path
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
@@ -40,6 +40,7 @@ class Mender:
         self._run_dir = run_dir
         self._run_id = run_id
         self._shelf = ""
+        self._modes: dict[str, int] = {}  # of directories that were made again
         self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
 
     def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Mended]:
@@ -54,34 +55,39 @@ class Mender:
     def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Mended:
         """Restore or move aside for one step."""
         mended = Mended(step=decision.step, aside={})
-        restored = []
-        for flaw in decision.flaws:
+        self._modes = {}
+        for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():  # two artifacts of a step may take it in
             record = next((one for one in artifacts if one.path == flaw.artifact), None)
             declared = declared_of(step, record) if record is not None else None
-            outside = declared is not None and declared.external
-            try:
-                full = self._place.full(to_path(flaw.path), external=outside)
-            except Misplaced as error:
-                if decision.mends:  # if it runs again instead, its own artifact will be refused with the same words
-                    self.failed[flaw.path] = str(error)
-                continue
-            try:
-                if os.path.lexists(full) and not (flaw.entry.kind == "dir" and os.path.isdir(full)):
-                    mended.aside[flaw.path] = self._set_aside(flaw.path, full)
-                mended.aside |= self._clear_way(full)
-                if decision.mends:
-                    self._restore(flaw, full)
-                    restored.append(flaw)
-            except (OSError, ValueError) as error:
-                if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
-                    raise ArtifactUnreadable(
-                        f"cannot move {full} aside: {error}; nothing was started", hint="move it, then the same command"
-                    ) from error
-                self.failed[flaw.path] = f"cannot be restored: {error}"
-        mended.restored = tuple(restored)
-        if restored:
+            self._mend(flaw, decision, mended, external=declared is not None and declared.external)
+        for path, mode in sorted(self._modes.items(), reverse=True):  # now that all is in them
+            with contextlib.suppress(OSError):
+                durable_files.set_mode(path, mode)
+        if decision.mends:
+            mended.restored = tuple(flaw for flaw in decision.flaws if flaw.path not in self.failed)
+        if mended.restored:
             mended.artifacts = tuple(self._stamped(record) for record in artifacts)
         return mended
+
+    def _mend(self, flaw: Flaw, decision: Decision, mended: Mended, *, external: bool) -> None:
+        """Clear one path, and put back what should stand there if that is wanted."""
+        full = os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.path)))
+        try:
+            mended.aside |= self._clear_way(full, self._top(flaw))
+            self._place.full(to_path(flaw.path), external=external)
+            if os.path.lexists(full) and not (flaw.entry.kind == "dir" and os.path.isdir(full)):
+                mended.aside[flaw.path] = self._set_aside(flaw.path, full)
+            if decision.mends:
+                self._restore(flaw, full)
+        except Misplaced as error:
+            if decision.mends:  # if it runs again instead, its own artifact will be refused with the same words
+                self.failed[flaw.path] = str(error)
+        except (OSError, ValueError) as error:
+            if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
+                raise ArtifactUnreadable(
+                    f"cannot move {full} aside: {error}; nothing was started", hint="move it, then the same command"
+                ) from error
+            self.failed[flaw.path] = f"cannot be restored: {error}"
 
     def _set_aside(self, name: str, full: str) -> str:
         """Move what stands at a path into the run directory; where it is then."""
@@ -98,21 +104,30 @@ class Mender:
         durable_files.set_aside(full, target)
         return os.path.relpath(target, self._run_dir)
 
-    def _clear_way(self, full: str) -> dict[str, str]:
+    def _top(self, flaw: Flaw) -> str:
+        """The directory whose inside was sealed without a link in it; '' if it was no directory."""
+        if flaw.artifact == flaw.path or is_pattern(flaw.artifact):
+            return ""
+        return os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.artifact)))
+
+    def _clear_way(self, full: str, top: str) -> dict[str, str]:
         """Move aside what stands where a directory should be; what, and where it is now."""
-        parents = []
+        blocking = []
         parent = os.path.dirname(full)
-        while parent != os.path.dirname(parent) and not os.path.isdir(parent):
-            parents.append(parent)
+        while parent != os.path.dirname(parent):
+            linked = bool(top) and (parent == top or parent.startswith(top + "/")) and os.path.islink(parent)
+            if os.path.lexists(parent) and (linked or not os.path.isdir(parent)):
+                blocking.append(parent)
             parent = os.path.dirname(parent)
-        blocking = [one for one in parents if os.path.lexists(one)]
         return {self._place.name(one): self._set_aside(self._place.name(one), one) for one in blocking}
 
     def _restore(self, flaw: Flaw, full: str) -> None:
         entry = flaw.entry
         if entry.kind == "dir":
-            for parent in durable_files.make_user_dir(full, entry.mode):
+            for parent in durable_files.make_user_dir(full):
                 sync_dir(parent)
+            if entry.mode:
+                self._modes[full] = entry.mode
         elif entry.kind == "link":
             durable_files.place_link(full, to_path(entry.target))
         else:
@@ -147,7 +162,7 @@ def describe(
     aside = {(one.step, path): where for one in mended or () for path, where in one.aside.items()}
     restored = {(one.step, flaw.path) for one in mended or () for flaw in one.restored}
     for decision in plan.decisions:
-        for flaw in decision.flaws:
+        for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():
             told = f"re-running {decision.step}"
             if mended is None and decision.mends:
                 told = "can be restored from content store"

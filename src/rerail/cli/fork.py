@@ -10,18 +10,8 @@ import click
 
 from rerail import api
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.output import outlet, say
-from rerail.cli.run import (
-    Told,
-    Wishes,
-    conclude,
-    driving_options,
-    go_on,
-    pairs,
-    settle_in,
-    show_plan,
-    shown_of,
-)
+from rerail.cli.output import say
+from rerail.cli.run import Wishes, driving_options, go_on, pairs, show_plan
 from rerail.core.plan import plan as plan_of
 from rerail.core.state import RunState
 from rerail.errors import UsageError
@@ -65,7 +55,7 @@ def fork(
 
     Both work in the same directory: what the new run makes takes the place of what RUN had made, whose record stays.
     """
-    from rerail.forking import drive_fork, plan_fork
+    from rerail.forking import create_fork, plan_fork
 
     wanted = Wishes(**wishes)
     if not wanted.start:
@@ -84,17 +74,11 @@ def fork(
         start=wanted.start,
         until=wanted.until,
     )
-    planned = plan_fork(store, parent, request, base_dir=base)
+    planned = plan_fork(store, parent, request, base_dir=base, look=wanted.dry_run)
     ready = planned.ready
     if wanted.dry_run:
         say(f"rerail: a fork of run {parent} of {ready.recording.header.pipeline}")
         show_plan(ready.plan, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
         return 0
-    settle_in()
-    with outlet() as printed:
-        with shown_of(wanted, store, ready.run_id) as shown:
-            headline = f"rerail: run {ready.run_id}, a fork of {parent}"
-            told = Told(headline, wanted, store, shown, printed.drain, fresh=True)
-            driven = drive_fork(store, planned, shown.reporters, told.announce, told.narrate, base_dir=base)
-        result = api.Result(run_id=ready.run_id, end=driven.end, state=driven.state)
-        return conclude(result, store, quiet=wanted.quiet)
+    create_fork(store, planned)
+    return go_on(store, ready.run_id, wanted, headline=f"rerail: run {ready.run_id}, a fork of {parent}")

@@ -168,7 +168,7 @@ def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
     return go_on(store, run_id, Wishes(**wishes))
 
 
-def go_on(store: DirectoryStore, run_id: str, wanted: Wishes) -> int:
+def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = "") -> int:
     """Plan, say so, and unless it is a dry run do it."""
     base = base_dir(store)
     request = api.ResumeRequest(
@@ -195,7 +195,8 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes) -> int:
     settle_in()
     with outlet() as printed:
         with shown_of(wanted, store, run_id) as shown:
-            told = Told(f"rerail: run {run_id} of {known.header.pipeline}", wanted, store, shown, printed.drain)
+            headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
+            told = Told(headline, wanted, store, shown, printed.drain)
             result = api.resume(
                 store, run_id, shown.reporters, request, base_dir=base, announce=told.announce, narrate=told.narrate
             )
@@ -209,21 +210,13 @@ class Told:
     """What is said before a run goes on: the plan, then what was found and mended; then it may be drawn."""
 
     def __init__(
-        self,
-        headline: str,
-        wanted: Wishes,
-        store: DirectoryStore,
-        shown: Shown,
-        drain: Callable[[], None],
-        *,
-        fresh: bool = False,
+        self, headline: str, wanted: Wishes, store: DirectoryStore, shown: Shown, drain: Callable[[], None]
     ) -> None:
         self._headline = headline
         self._wanted = wanted
         self._store = store
         self._shown = shown
         self._drain = drain
-        self._fresh = fresh  # nothing of the state is recorded yet
 
     def announce(self, ready: api.Prepared) -> None:
         """The plan, before anything runs."""
@@ -240,8 +233,7 @@ class Told:
             where = os.path.relpath(self._store.path(ready.run_id))
             say_found(found_lines(ready.audit, ready.plan, done, where), ready.plan, state, look_of(STDERR))
         self._drain()  # before anything is drawn below it
-        before = RunState() if self._fresh else state
-        self._shown.attach(ready.pipeline, before, ready.recording.header.pipeline_path)
+        self._shown.attach(ready.pipeline, state, ready.recording.header.pipeline_path)
 
 
 def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, run_dir: str = "") -> list[tuple[str, str]]:

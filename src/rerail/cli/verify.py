@@ -21,7 +21,7 @@ BROKEN_ARTIFACTS = 1  # exit code: the state is intact, what it speaks of is not
 
 @click.command(epilog="Example: rerail verify --all")
 @click.argument("run_name", metavar="[RUN]", required=False, default=None, shell_complete=complete_run)
-@click.option("--all", "everything", is_flag=True, help="Every run of the store, and every copy in the content store.")
+@click.option("--all", "everything", is_flag=True, help="The records of every run, and every copy in the content store.")
 @json_option("An array of runs with what was found.")
 @store_option()
 def verify(run_name: str | None, everything: bool, as_json: bool, store_url: str | None) -> int:

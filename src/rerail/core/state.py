@@ -193,8 +193,8 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
         unit = state.units[key] = UnitState()
     _CHANGES[kind](state, unit, seq, event)
     unit.status = status
-    if kind is ev.StepAdopted and event.skipped:  # type: ignore[union-attr]
-        unit.status = "skipped"
+    if isinstance(event, ev.StepAdopted):
+        unit.status = "skipped" if event.skipped else "failed" if event.failed else status
     if isinstance(event, ev.StepMarked):
         unit.status = event.status
         if event.status != "completed" and state.status == "completed":
@@ -287,7 +287,8 @@ def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped)
     unit.outputs = {}  # dependants see nothing of it now: whatever it makes later is something different
     unit.artifacts = ()
     unit.started_seq = seq
-    unit.changed_seq = seq
+    if unit.completions or unit.error or not unit.changed_seq:  # else it was skipped before, which is no change
+        unit.changed_seq = seq
     unit.fingerprint = event.fingerprint
     unit.reason = event.reason
     unit.finished_at = event.at
@@ -334,8 +335,11 @@ def _adopted(state: RunState, unit: UnitState, seq: int, event: ev.StepAdopted) 
     unit.inputs = event.inputs
     unit.finished_at = event.at
     unit.reason = event.skipped
-    if not event.skipped:
-        unit.completed_seq = seq
+    if event.failed is not None:
+        unit.error = event.failed
+        unit.allowed = True
+    elif not event.skipped:
+        unit.completed_seq = event.rank or seq
         unit.completions = 1
         unit.outputs = event.outputs
         unit.artifacts = event.artifacts

@@ -176,7 +176,12 @@ def place_link(target: str, points_to: str) -> None:
         sync_dir(parent)
 
 
-def make_user_dir(path: str, mode: int = 0) -> list[str]:
+def set_mode(path: str, mode: int) -> None:
+    """Say again who may read and change something."""
+    os.chmod(path, mode)
+
+
+def make_user_dir(path: str) -> list[str]:
     """Create the directories of a file as its step would have; the parents that got a new name."""
     made = []
     missing = path
@@ -184,8 +189,6 @@ def make_user_dir(path: str, mode: int = 0) -> list[str]:
         missing = os.path.dirname(missing)
         made.append(missing)
     os.makedirs(path, exist_ok=True)
-    if mode and made:
-        os.chmod(path, mode)
     return made
 
 
@@ -206,13 +209,16 @@ def set_aside(path: str, target: str) -> None:
 def _copy_over(path: str, target: str) -> None:
     import shutil
 
+    copy = target + TEMPORARY_SUFFIX  # what is half copied must not look like the whole
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.copytree(path, target, symlinks=True)
-        copied = [os.path.join(where, name) for where, _, names in os.walk(target) for name in names]
+        shutil.copytree(path, copy, symlinks=True)
+        copied = [os.path.join(where, name) for where, _, names in os.walk(copy) for name in names]
     else:
-        shutil.copy2(path, target, follow_symlinks=False)
-        copied = [target]
+        shutil.copy2(path, copy, follow_symlinks=False)
+        copied = [copy]
     sync_files([one for one in copied if not os.path.islink(one)])
+    os.rename(copy, target)
+    sync_dir(os.path.dirname(target))
     if os.path.isdir(path) and not os.path.islink(path):
         remove_tree(path)
     else:

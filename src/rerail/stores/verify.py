@@ -8,6 +8,7 @@ import os
 import msgspec
 
 from rerail import durable
+from rerail.core.checkpoint import state_of
 from rerail.core.state import fold
 from rerail.errors import StateDamaged
 from rerail.stores import journal, segments
@@ -28,7 +29,7 @@ def verify(store: DirectoryStore, run_id: str) -> Proof:
     recording = store.read(run_id)  # by way of the checkpoint, as resume does
     path = store.path(run_id)
     chain = segments.load(path, run_id, None)
-    state = fold(journal.decode_all(chain.lines))
+    state = fold(journal.decode_all(chain.lines), state_of(chain.base) if chain.base else None)
     if not store.ownership(run_id).alive and chain.base is None and state != recording.state:
         raise StateDamaged(
             f"{path}: the checkpoint and the journal tell different stories", hint=f"rerail repair {run_id}"
