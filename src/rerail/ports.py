@@ -194,7 +194,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """What came of looking at the files of a unit: before it started, or after it ended well."""
 
     unit: Unit
-    purpose: Literal["inputs", "artifacts", "confirm"]
+    purpose: Literal["inputs", "artifacts", "confirm", "clear"]
     artifacts: tuple[ArtifactRecord, ...] = ()
     found: dict[str, str] = {}  # what was restored, and what was wrong there
     aside: dict[str, str] = {}
@@ -218,6 +218,9 @@ class Workshop(Protocol):
 
         What is at spared paths is not its own any more.
         """
+
+    def clear(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+        """Move aside what stands at the broken paths of a step that is going to run again."""
 
     def finished(self) -> list[Looked]:
         """What has come of it since the last call. The executor is woken when there is something."""

@@ -33,6 +33,7 @@ _DOING = {
     "artifacts": "sealing its artifacts",
     "inputs": "reading its inputs",
     "confirm": "proving its artifacts once more",
+    "clear": "looking at what it had made",
 }
 
 
@@ -116,6 +117,19 @@ class LocalWorkshop:
             )
 
         self._start(_Job(unit, "confirm", time.monotonic()), look)
+
+    def clear(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+        unit = (step.id, None)
+
+        def look(means: Means) -> Looked:
+            auditor = Auditor(self._place, self._objects, "fast", means.progress)
+            found = (flaw for record in records for flaw in auditor.flaws(step, record))
+            flaws = tuple(flaw for flaw in found if flaw.path not in spared)
+            mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir))
+            done = mender.mend_step(Decision(step=step.id, decision="rerun", reason="", flaws=flaws), records, step)
+            return Looked(unit=unit, purpose="clear", aside=done.aside)
+
+        self._start(_Job(unit, "clear", time.monotonic()), look)
 
     def finished(self) -> list[Looked]:
         found = []

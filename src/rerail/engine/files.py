@@ -23,6 +23,7 @@ class StepFiles:
         self.examined: dict[str, Looked] = {}  # looked at, and not started yet
         self._examining: set[str] = set()
         self._confirmed: dict[str, str] = {}  # looked at again, and what was lost of it
+        self._cleared: dict[str, dict[str, str]] = {}  # what was moved aside before it runs again
         self._sealing: dict[str, Outcome] = {}
 
     @property
@@ -68,6 +69,16 @@ class StepFiles:
         self._workshop.confirm(step, unit.artifacts, self._spared)
         return None
 
+    def clear(self, step: Step, unit: UnitState) -> dict[str, str] | None:
+        """What stood at the broken paths of a unit that runs again, and where it is now; None: that is being done."""
+        if not unit.artifacts or unit.status != "completed":
+            return {}
+        if step.id in self._cleared:
+            return self._cleared.pop(step.id)
+        self._examining.add(step.id)
+        self._workshop.clear(step, unit.artifacts, self._spared)
+        return None
+
     def take(self, step: Step) -> str:
         """The step starts: what is wrong with its inputs, '' if nothing."""
         return self.examined.pop(step.id).problem
@@ -106,6 +117,8 @@ class StepFiles:
                 self.examined[step_id] = looked
             if looked.purpose == "confirm":
                 self._confirmed[step_id] = looked.problem
+            if looked.purpose == "clear":
+                self._cleared[step_id] = looked.aside
         return found
 
     def slow(self, now: float) -> list[str]:

@@ -90,9 +90,9 @@ class Past:
             self._schedule.ready(step_id)
 
 
-def invalidate(recorder: Recorder, clock: Clock, step_id: str, reason: str) -> None:
-    """What is recorded of a step no longer counts."""
-    recorder.stage(ev.StepInvalidated(at=clock.now(), step=step_id, reason=reason))
+def invalidate(recorder: Recorder, clock: Clock, step_id: str, reason: str, aside: dict[str, str] | None = None) -> None:
+    """What is recorded of a step no longer counts; what stood at its broken paths was moved aside."""
+    recorder.stage(ev.StepInvalidated(at=clock.now(), step=step_id, reason=reason, aside=aside or {}))
 
 
 def start_anew(recorder: Recorder, clock: Clock, hooks: Sequence[Step]) -> None:

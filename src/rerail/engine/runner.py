@@ -134,8 +134,10 @@ class Runner:
         why = f"{changed} produced something different" if changed else self._files.changed(step, unit)
         lost = "" if why else self._files.confirm(step, unit)
         if why or lost:
-            invalidate(self._recorder, self._clock, step.id, why or f"{lost} while others ran")
-            return True
+            aside = self._files.clear(step, unit)
+            if aside is not None:
+                invalidate(self._recorder, self._clock, step.id, why or f"{lost} while others ran", aside)
+            return aside is not None
         if lost is not None:
             self._recorder.warn(f"{step.id}: kept, what it needs came out the same")
             self._files.forget(step)
