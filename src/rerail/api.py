@@ -37,10 +37,20 @@ from rerail.prepare import (
     refuse_misplaced,
     refuse_secret_file,
     refuse_secrets,
-    sha256,
+    started,
 )
 
 Functions = Mapping[str, Callable[[], dict[str, Any] | None]]
+
+
+class Teller:
+    """Is told what a person should know before a run goes on; this one says nothing."""
+
+    def announce(self, ready: Prepared) -> None:
+        """The plan, before anything is touched; again if another one had to be made."""
+
+    def narrate(self, ready: Prepared, done: list[Any]) -> None:
+        """What was found and done about files, before anything runs."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,14 +99,7 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
     refuse_misplaced(pipeline, files, request.pipeline_path)
     log = store.create(header, text)
     try:
-        opening = RunStarted(
-            at=now,
-            owner=processes.identity(now),
-            pipeline_sha256=sha256(text),
-            options=request.options,
-            steps=len(pipeline.steps),
-            hooks=pipeline.hooks,
-        )
+        opening = started(pipeline, text, request.options, now)
         decisions = plan(pipeline, RunState(), wishes=Wishes(start=request.start))
         place = Place(
             work_dir=actual(log.recording.header.work_dir, base_dir),
@@ -119,16 +122,12 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
     *,
     base_dir: str = "",
     functions: Functions | None = None,
-    announce: Callable[[Prepared], None] = lambda _: None,
-    narrate: Callable[[Prepared, list[Any]], None] = lambda _, __: None,
+    teller: Teller | None = None,
 ) -> Result | None:
-    """Take a run over and drive it on; None if it is completed and all it claims stands.
-
-    `announce` is told the plan before anything runs, `narrate` what was done about files.
-    """
+    """Take a run over and drive it on; None if it is completed and all it claims stands."""
     from rerail.drive import Place, drive
 
-    request = request or ResumeRequest()
+    request, teller = request or ResumeRequest(), teller or Teller()
     log = store.own(run_id)
     relying = contextlib.ExitStack()
     try:
@@ -138,12 +137,12 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
         ready = plan_on(store, recording, request, base_dir)
         if ready.finished:
             return None
-        announce(ready)
+        teller.announce(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
         refuse_secret_file(mask, ready.text, recording.header.pipeline_path)
-        ready, done = mend(ready, log.directory, announce)
-        narrate(ready, done)
+        ready, done = mend(ready, log.directory, teller.announce)
+        teller.narrate(ready, done)
         if ready.refreeze:
             log.freeze_pipeline(ready.text)
         opening = _opening(ready, options)
@@ -164,20 +163,10 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
 
 
 def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
-    now = datetime.now(UTC)
-    owner, digest, steps = processes.identity(now), sha256(ready.text), len(ready.pipeline.steps)
-    hooks = ready.pipeline.hooks
+    opening = started(ready.pipeline, ready.text, options, datetime.now(UTC))
     if ready.recording.state.status == "pending":
-        return RunStarted(at=now, owner=owner, pipeline_sha256=digest, options=options, steps=steps, hooks=hooks)
-    return RunResumed(
-        at=now,
-        owner=owner,
-        pipeline_sha256=digest,
-        options=options,
-        steps=steps,
-        hooks=hooks,
-        notices=ready.notices,
-    )
+        return opening
+    return RunResumed(**msgspec.structs.asdict(opening), notices=ready.notices)
 
 
 def mark(store: Store, run_id: str, step: str, status: Any, by: str, *, base_dir: str = "") -> None:
@@ -220,6 +209,7 @@ __all__ = [
     "Result",
     "ResumeRequest",
     "StartRequest",
+    "Teller",
     "checkpoint",
     "load",
     "mark",

@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from rerail import processes
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline
 from rerail.core.plan import Wishes, plan
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import UnitState, fold
-from rerail.errors import UsageError
 from rerail.ports import Recording, Store
 from rerail.prepare import (
     Prepared,
@@ -28,7 +26,7 @@ from rerail.prepare import (
     plan_on,
     refuse_secret_file,
     refuse_secrets,
-    sha256,
+    started,
 )
 
 
@@ -59,14 +57,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         pipeline, msgspec.structs.replace(request, pipeline_path=path, labels=labels), params, now, base_dir
     )
     header = msgspec.structs.replace(header, parent=parent_id, work_dir=parent.header.work_dir)
-    opening = RunStarted(
-        at=now,
-        owner=processes.identity(now),
-        pipeline_sha256=sha256(origin.text),
-        options=request.options,
-        steps=len(pipeline.steps),
-        hooks=pipeline.hooks,
-    )
+    opening = started(pipeline, origin.text, request.options, now)
     changed = {name for name in params if params[name] != parent.header.params.get(name)}
     as_it_was = plan(pipeline, parent.state)
     outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
@@ -97,8 +88,6 @@ def _adopted(
     parent: Recording, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, str], now: datetime
 ) -> list[Event]:
     """What the new run takes over, and what of it no longer counts: there already, or because of other params."""
-    if start not in {step.id for step in pipeline.steps}:
-        raise UsageError(f"the pipeline has no step `{start}`", hint=f"rerail show {parent.header.run_id}")
     after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
     events: list[Event] = []
     steps = {step.id: step for step in pipeline.steps}

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rerail import processes
 from rerail.core import holes
 from rerail.core.audit import Audit, Depth
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
-from rerail.core.events import FORMAT
+from rerail.core.events import FORMAT, RunStarted
 from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions
@@ -131,6 +132,8 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
     run_dir = store.directory(header.run_id)
     place = place_of(actual(header.work_dir, base_dir), base_dir, run_dir)
     wishes = Wishes(changes=request.changes, start=request.start, restore=request.restore)
+    if request.verify is not None:
+        refuse_misplaced(pipeline, place, path)
     audit = audited(pipeline, state, place, run_dir, request)
     return Prepared(
         run_id=header.run_id,
@@ -186,6 +189,18 @@ def _bad_schema(schema: str, place: Place) -> str:
     except ValueError as error:
         return f"is not JSON: {error}"
     return ""
+
+
+def started(pipeline: Pipeline, text: bytes, options: RunOptions, now: datetime) -> RunStarted:
+    """The first record of a run that this process drives."""
+    return RunStarted(
+        at=now,
+        owner=processes.identity(now),
+        pipeline_sha256=sha256(text),
+        options=options,
+        steps=len(pipeline.steps),
+        hooks=pipeline.hooks,
+    )
 
 
 def new_run_id(now: datetime) -> str:

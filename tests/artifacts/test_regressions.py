@@ -460,3 +460,39 @@ def test_a_repaired_run_verifies(project: Project) -> None:
     assert "is intact" in project.rerail("verify", "r", check=0).stderr
     project.rerail("resume", "r", check=0)
     assert "is intact" in project.rerail("verify", "r", check=0).stderr
+
+
+def test_a_path_that_is_out_of_bounds_since_an_edit_is_refused_before_its_step_is_paid_for(project: Project) -> None:
+    text = pipeline(step("a", "true"), step("b", "test -e ok"))
+    project.pipeline(text)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.pipeline(text + "    artifacts: [../x.txt]\n")
+
+    assert "is outside the project" in project.rerail("resume", "r", check=2).stderr
+    assert project.ledger() == ["a", "b"]
+
+
+def test_what_cannot_be_moved_out_of_the_way_is_not_run_over(project: Project) -> None:
+    """A step that turns out to run again, and somebody's edit at its path in a directory that is read-only."""
+    project.pipeline(
+        pipeline(
+            step("a", "date +%N > a.txt", "artifacts: [{path: a.txt, keep: false}]"),
+            step(
+                "b",
+                "mkdir -p d; cat a.txt > d/b.txt; chmod 555 d",
+                "artifacts: [{path: d/b.txt, keep: false, temporary: true}]",
+            ),
+        )
+    )
+    as_somebody(project, "run", "pipeline.yaml", "--id", "r")
+    (project.root / "a.txt").unlink()
+    (project.root / "d").chmod(0o755)
+    (project.root / "d" / "b.txt").write_text("precious\n")
+    (project.root / "d").chmod(0o555)
+
+    done = as_somebody(project, "resume", "r")
+
+    assert done.returncode == 1
+    assert "cannot move" in done.stderr
+    assert (project.root / "d" / "b.txt").read_text() == "precious\n"
+    (project.root / "d").chmod(0o755)

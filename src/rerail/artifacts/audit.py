@@ -36,7 +36,6 @@ class Seen(msgspec.Struct, kw_only=True):
 
     condition: Condition | None = None
     detail: str = ""
-    stands: bool = True
 
 
 class Auditor:
@@ -128,7 +127,7 @@ class Auditor:
 
         def look(entry: Entry) -> Seen:
             if top and self._is_led_astray(self._full(entry.path), top):
-                return Seen(condition="missing", detail="a directory on the way is a link now", stands=False)
+                return Seen(condition="missing", detail="a directory on the way is a link now")
             return self._look(entry, declared, external=external)
 
         seen = in_parallel(look, entries, record.size)
@@ -139,7 +138,6 @@ class Auditor:
                 condition=what.condition,
                 detail=what.detail,
                 restorable=self._restorable(entry, what),
-                stands=what.stands,
                 temporary=temporary,
             )
             for entry, what in zip(entries, seen, strict=True)
@@ -160,6 +158,8 @@ class Auditor:
                 readings = in_parallel(lambda file: read(file[1], demand), found.files, found.size)
             except OSError as error:
                 raise _unreadable(record.path, error) from error
+            except Unstable as error:
+                raise _restless(error) from None
             if tree_digest(entries_of(found, readings)) == record.sha256:
                 return []
             names += [entry.path for entry in found.others if entry.kind == "link"]
@@ -209,7 +209,7 @@ class Auditor:
         try:
             full = self._place.full(to_path(entry.path), external=external, known=self._known)
         except Misplaced as error:
-            return Seen(condition="wrong type", detail=str(error), stands=False)
+            return Seen(condition="wrong type", detail=str(error))
         if entry.kind != "file":
             return self._other(entry, full)
         try:
@@ -238,7 +238,7 @@ class Auditor:
         except OSError as error:
             raise _unreadable(full, error) from error
         except Unstable as error:
-            raise ArtifactUnreadable(f"{error} Nothing was changed", hint="the same command, once it rests") from None
+            raise _restless(error) from None
         self._digests[full, reading.stamp] = reading.sha256
         if reading.sha256 != entry.sha256:
             return Seen(condition="changed")
@@ -310,8 +310,12 @@ def _with_later(flaw: Flaw, claims: Mapping[str, list[tuple[int, str]]], own: in
 def _absent(full: str, error: OSError) -> Seen:
     """Nothing stands at a path: there is no such name, or the way there is no directory any more."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-        return Seen(condition="missing", stands=False)
+        return Seen(condition="missing")
     raise _unreadable(full, error) from error
+
+
+def _restless(error: Unstable) -> ArtifactUnreadable:
+    return ArtifactUnreadable(f"{error} Nothing was changed", hint="the same command, once it rests")
 
 
 def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:

@@ -209,8 +209,3 @@ def _kind(mode: int) -> str:
 def stamp_of(status: os.stat_result) -> str:
     """What changes when a file does, without reading it."""
     return f"{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}.{status.st_ino}"
-
-
-def stamps(paths: Sequence[str]) -> Iterator[str]:
-    for path in paths:
-        yield stamp_of(os.lstat(path))

@@ -13,14 +13,15 @@ import msgspec
 
 from rerail.artifacts.audit import Auditor
 from rerail.artifacts.content import Cancelled
-from rerail.artifacts.mend import Mender
+from rerail.artifacts.mend import Mended, Mender
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import Place
 from rerail.artifacts.seal import Flawed, Means, examine, seal
+from rerail.core.audit import Flaw
 from rerail.core.events import ArtifactRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact, Step
-from rerail.core.plan import Decision
+from rerail.core.plan import Decision, Verdict
 from rerail.core.state import Unit
 from rerail.durable import new_dir, remove_tree
 from rerail.errors import RerailError
@@ -99,18 +100,15 @@ class LocalWorkshop:
         unit = (step.id, None)
 
         def look(means: Means) -> Looked:
-            auditor = Auditor(self._place, self._objects, "fast", means.progress)
-            found = (flaw for record in records for flaw in auditor.flaws(step, record))
-            flaws = tuple(flaw for flaw in found if not flaw.temporary and flaw.path not in spared)
+            flaws = tuple(flaw for flaw in self._flaws(step, records, spared, means) if not flaw.temporary)
             lost = [flaw for flaw in flaws if not flaw.restorable]
             if lost or not flaws:
                 return Looked(unit=unit, purpose="confirm", problem=lost[0].words if lost else "")
-            mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir))
-            done = mender.mend_step(Decision(step=step.id, decision="restore", reason="", flaws=flaws), records, step)
+            done, failed = self._mended("restore", step, records, flaws)
             return Looked(
                 unit=unit,
                 purpose="confirm",
-                problem=next((f"{path} {why}" for path, why in mender.failed.items()), ""),
+                problem=next((f"{path} {why}" for path, why in failed.items()), ""),
                 found={flaw.path: str(flaw.condition) for flaw in done.restored},
                 artifacts=done.artifacts,
                 aside=done.aside,
@@ -122,14 +120,25 @@ class LocalWorkshop:
         unit = (step.id, None)
 
         def look(means: Means) -> Looked:
-            auditor = Auditor(self._place, self._objects, "fast", means.progress)
-            found = (flaw for record in records for flaw in auditor.flaws(step, record))
-            flaws = tuple(flaw for flaw in found if flaw.path not in spared)
-            mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir))
-            done = mender.mend_step(Decision(step=step.id, decision="rerun", reason="", flaws=flaws), records, step)
+            done, _ = self._mended("rerun", step, records, self._flaws(step, records, spared, means))
             return Looked(unit=unit, purpose="clear", aside=done.aside)
 
         self._start(_Job(unit, "clear", time.monotonic()), look)
+
+    def _flaws(
+        self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str], means: Means
+    ) -> tuple[Flaw, ...]:
+        auditor = Auditor(self._place, self._objects, "fast", means.progress)
+        found = (flaw for record in records for flaw in auditor.flaws(step, record))
+        return tuple(flaw for flaw in found if flaw.path not in spared)
+
+    def _mended(
+        self, verdict: Verdict, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
+    ) -> tuple[Mended, dict[str, str]]:
+        """What was restored and moved aside, and what could not be restored."""
+        mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir))
+        decision = Decision(step=step.id, decision=verdict, reason="", flaws=flaws)
+        return mender.mend_step(decision, records, step), mender.failed
 
     def finished(self) -> list[Looked]:
         found = []
@@ -145,10 +154,7 @@ class LocalWorkshop:
         for job in self._jobs.values():
             if now - job.began > SLOW and now - job.told > AGAIN:
                 job.told = now
-                doing = {"artifacts": "sealing its artifacts", "inputs": "reading its inputs"}.get(
-                    job.purpose, "proving it"
-                )
-                lines.append(f"{job.unit[0]}: {doing}, {size_text(job.done)} so far")
+                lines.append(f"{job.unit[0]}: {_DOING[job.purpose]}, {size_text(job.done)} so far")
         return lines
 
     def give_up(self) -> None:

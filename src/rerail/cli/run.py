@@ -197,16 +197,14 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         with shown_of(wanted, store, run_id) as shown:
             headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
             told = Told(headline, wanted, store, shown, printed.drain)
-            result = api.resume(
-                store, run_id, shown.reporters, request, base_dir=base, announce=told.announce, narrate=told.narrate
-            )
+            result = api.resume(store, run_id, shown.reporters, request, base_dir=base, teller=told)
         if result is None:
             say(f"rerail: run {run_id} is completed; there is nothing to resume")
             return 0
         return conclude(result, store, quiet=wanted.quiet)
 
 
-class Told:
+class Told(api.Teller):
     """What is said before a run goes on: the plan, then what was found and mended; then it may be drawn."""
 
     def __init__(

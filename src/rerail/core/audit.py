@@ -35,7 +35,6 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     condition: Condition
     detail: str = ""
     restorable: bool = False
-    stands: bool = False  # something is there, and must not be lost
     temporary: bool = False
     later: tuple[str, ...] = ()  # steps that completed later and claim the same path: while they count, it is theirs
 
@@ -55,7 +54,6 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     flaws: dict[Unit, tuple[Flaw, ...]] = {}
     intact: dict[Unit, tuple[str, ...]] = {}  # recorded paths that are as they were
     inputs: dict[Unit, tuple[InputRecord, ...]] = {}  # what the declared inputs are now
-    notices: tuple[str, ...] = ()
 
     @property
     def taken_over(self) -> frozenset[str]:

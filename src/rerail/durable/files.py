@@ -66,7 +66,7 @@ def _sync_all(paths: Sequence[str], directories: Sequence[str]) -> None:
 
 
 def _sync_file_systems(directories: Sequence[str]) -> bool:
-    """Sync every file system these are on; False where that cannot be asked for, or fails."""
+    """Sync every file system these are on; False where that cannot be asked for. Raises OSError if one fails."""
     syncfs = _syncfs()
     if syncfs is None:
         return False

@@ -24,6 +24,7 @@ class StepFiles:
         self._examining: set[str] = set()
         self._confirmed: dict[str, str] = {}  # looked at again, and what was lost of it
         self._cleared: dict[str, dict[str, str]] = {}  # what was moved aside before it runs again
+        self._blocked: dict[str, str] = {}  # what could not be, and would be destroyed
         self._sealing: dict[str, Outcome] = {}
 
     @property
@@ -79,9 +80,13 @@ class StepFiles:
         self._workshop.clear(step, unit.artifacts, self._spared)
         return None
 
-    def take(self, step: Step) -> str:
-        """The step starts: what is wrong with its inputs, '' if nothing."""
-        return self.examined.pop(step.id).problem
+    def take(self, step: Step) -> tuple[str, str]:
+        """The step starts: what keeps it from being launched, as kind and message; '' if nothing does."""
+        blocked = self._blocked.pop(step.id, "")
+        if blocked:
+            return "ArtifactInTheWay", blocked
+        looked = self.examined.pop(step.id, None)
+        return ("InputInvalid", looked.problem) if looked is not None else ("", "")
 
     def forget(self, step: Step) -> None:
         """The step does not start after all."""
@@ -119,6 +124,7 @@ class StepFiles:
                 self._confirmed[step_id] = looked.problem
             if looked.purpose == "clear":
                 self._cleared[step_id] = looked.aside
+                self._blocked |= {step_id: looked.problem} if looked.problem else {}
         return found
 
     def slow(self, now: float) -> list[str]:

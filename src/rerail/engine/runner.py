@@ -213,8 +213,9 @@ class Runner:
             try:
                 if step.when:  # one that has no value was not skipped: it fails here
                     evaluate(step.when, self._scope())
-                if step.inputs and (problem := self._files.take(step)):
-                    self._unstartable.append(unstartable(step, "InputInvalid", problem))
+                kind, problem = self._files.take(step) if step.inputs or step.artifacts else ("", "")
+                if problem:
+                    self._unstartable.append(unstartable(step, kind, problem))
                     continue
                 attempt = attempt_of(self._job, step, self._state, self._running[step.id], self._run_status())
                 work = self._tools.kinds[type(step.action)].work(attempt)
