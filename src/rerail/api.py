@@ -40,7 +40,7 @@ from rerail.prepare import (
     started,
 )
 
-Functions = Mapping[str, Callable[[], dict[str, Any] | None]]
+Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
 
 class Teller:

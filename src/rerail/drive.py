@@ -29,6 +29,7 @@ from rerail.engine.signals import Signals
 from rerail.executors import git, patterns
 from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
+from rerail.kinds import sources
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunLog
 from rerail.prepare import mark_of
@@ -38,7 +39,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What is particular to this life."""
 
     work_dir: str
-    functions: Mapping[str, Callable[[], dict[str, Any] | None]]
+    functions: Mapping[str, Callable[..., dict[str, Any] | None]]
     until: str
     mask: Mask
     files: places.Place
@@ -95,6 +96,7 @@ def drive(
             head=git.head,
             uncommitted=git.uncommitted,
             find=patterns.found,
+            source=lambda source, scope: sources.read(source, scope, place.work_dir),
         )
         try:
             end = Runner(job, tools, recorder).drive(opening)

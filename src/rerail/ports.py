@@ -5,7 +5,7 @@ Every implementation does everything; `rerail.testing` has the suite that proves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -64,6 +64,12 @@ class RunLog(Protocol):
     def freeze_pipeline(self, text: bytes) -> None:
         """Keep a copy of the pipeline text in use, durable on return."""
 
+    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
+        """The durable records of these kinds about a step, oldest first; read as they are asked for."""
+
+    def save_results(self, name: str, lines: Iterable[bytes]) -> str:
+        """Keep the results of a map as a file, whole or not at all; where it is. Raises OSError."""
+
     def open_log(self, name: str) -> int:
         """A file descriptor for what an attempt prints; raises OSError. The caller closes it."""
 
@@ -85,6 +91,9 @@ class Store(Protocol):
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         """All records from the first, in order. Takes no lock, changes nothing."""
+
+    def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
+        """The records of these kinds about a step, oldest first. Takes no lock, changes nothing."""
 
     def pipeline(self, run_id: str, sha256: str) -> bytes:
         """The frozen pipeline text with that digest; the newest one if the digest is ''."""
@@ -125,6 +134,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checks: tuple[ProcessWork, ...] = ()  # that must pass after it
     capture: dict[str, str] = {}  # outputs taken from stdout, and in which form
     channel: str = ""  # path prefix of the files through which it hands values out
+    item: Any = msgspec.UNSET  # what a function of this process is called with, in a map
+    most_captured: int = 0  # bytes of stdout that may be captured; 0: as much as an output may have
 
 
 class FunctionWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,13 +224,13 @@ class Workshop(Protocol):
     def seal(self, unit: Unit, declared: Sequence[Artifact]) -> None:
         """Make what a unit produced durable, take its digests, check and keep it."""
 
-    def confirm(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def confirm(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
         """Look whether what a step had produced still stands, now that others have run; restore it if it can be.
 
         What is at spared paths is not its own any more.
         """
 
-    def clear(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
         """Move aside what stands at the broken paths of a step that is going to run again."""
 
     def finished(self) -> list[Looked]:

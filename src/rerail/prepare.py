@@ -228,6 +228,7 @@ def header_of(
         params=params,
         labels={**pipeline.labels, **request.labels},
         options=request.options,
+        pipeline_type=pipeline.type,
     )
     refuse_odd_text(header)
     return header

@@ -22,7 +22,7 @@ from rerail.core.events import ArtifactRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact, Step
 from rerail.core.plan import Decision, Verdict
-from rerail.core.state import Unit
+from rerail.core.state import Unit, name
 from rerail.durable import new_dir, remove_tree
 from rerail.errors import RerailError
 from rerail.ports import Looked
@@ -96,8 +96,7 @@ class LocalWorkshop:
 
         self._start(_Job(unit, "artifacts", time.monotonic()), look)
 
-    def confirm(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
-        unit = (step.id, None)
+    def confirm(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
 
         def look(means: Means) -> Looked:
             flaws = tuple(flaw for flaw in self._flaws(step, records, spared, means) if not flaw.temporary)
@@ -116,8 +115,7 @@ class LocalWorkshop:
 
         self._start(_Job(unit, "confirm", time.monotonic()), look)
 
-    def clear(self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
-        unit = (step.id, None)
+    def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
 
         def look(means: Means) -> Looked:
             done, _ = self._mended("rerun", step, records, self._flaws(step, records, spared, means))
@@ -154,7 +152,7 @@ class LocalWorkshop:
         for job in self._jobs.values():
             if now - job.began > SLOW and now - job.told > AGAIN:
                 job.told = now
-                lines.append(f"{job.unit[0]}: {_DOING[job.purpose]}, {size_text(job.done)} so far")
+                lines.append(f"{name(job.unit)}: {_DOING[job.purpose]}, {size_text(job.done)} so far")
         return lines
 
     def give_up(self) -> None:

@@ -27,7 +27,7 @@ def sentence(event: ev.Event) -> str:
             return f"run {status}"
 
 
-def _unit_sentence(event: ev.UnitEvent) -> str:
+def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901 - one case per event
     unit = name(event.unit)
     match event:
         case ev.StepStarted(attempt=attempt):
@@ -51,6 +51,20 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
             return f"adopted      {unit} from run {run}" + (f": skipped there, {skipped}" if skipped else "")
         case ev.StepMarked(status=status, by=by):
             return f"marked       {unit} as {status} by {by}"
+        case ev.ItemsListed():
+            return _listed(event, unit)
+        case ev.ItemDropped(by=by):
+            return f"dropped      {unit} from the dead letter queue, by {by}"
+        case ev.ItemEdited(by=by):
+            return f"edited       {unit} in the dead letter queue, by {by}"
+
+
+def _listed(event: ev.ItemsListed, unit: str) -> str:
+    if event.carries:
+        return f"began        {unit}: at most {event.total} iterations"
+    gone = f"; no longer in the list: {', '.join(event.gone[:5])}" if event.gone else ""
+    part = f" ({event.first + 1} to {event.first + len(event.keys)})" if len(event.keys) < event.total else ""
+    return f"listed       {unit}: {event.total} items{part}{gone}"
 
 
 def _aside(aside: dict[str, str]) -> str:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics
-from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.items import COMPLETED, FAILED, SKIPPED, Items, ranges, set_ranges
+from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
 
 Reason = Literal["before_step", "after_step", "step_failed", "signal", "interval", "manual"]
@@ -29,6 +30,22 @@ class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     retryable: bool | None = None
     in_progress: bool | None = None
+
+
+class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """The items of a map or the iterations of a loop: how many, and which positions stand how."""
+
+    total: int
+    completed: int
+    failed: int
+    skipped: int
+    completed_at: str = ""  # positions, as `0-17,19`
+    failed_at: str = ""
+    skipped_at: str = ""
+    known: int = 0
+    digest: str = ""
+    carries: bool = False
+    kept: int = 0
 
 
 class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
@@ -61,6 +78,9 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     allowed_failure: bool = False
     head: str = ""
     reason: str = ""
+    items: ItemsRecord | None = None
+    position: int | None = None  # of an item: where it stands in its list
+    rounds: int = 0
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -114,11 +134,10 @@ class Outline(msgspec.Struct, frozen=True):
 
 def outline_of(pipeline: Pipeline) -> Outline:
     """The outline of a pipeline."""
-    hooks = (*(hook for step in pipeline.steps for hook in step.on_failure), *pipeline.finally_)
     return Outline(
         [(step.id, None) for step in pipeline.steps],
         {step.id: position for position, step in enumerate(pipeline.steps)},
-        {step.id: step.command for step in (*pipeline.steps, *hooks)},
+        {step.id: step.command for _, step in every_step(pipeline)},
     )
 
 
@@ -136,7 +155,7 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
         run_id=header.run_id,
         pipeline=header.pipeline,
         pipeline_path=header.pipeline_path,
-        pipeline_type="standard",
+        pipeline_type=header.pipeline_type,
         work_dir=header.work_dir,
         worktree_path=header.work_dir,
         labels=header.labels,
@@ -173,6 +192,7 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
 
 def state_of(checkpoint: Checkpoint) -> RunState:
     """The state a checkpoint was made of."""
+    units = {(step.id, step.item): _unit_state(step) for step in checkpoint.steps if _touched(step)}
     return RunState(
         status=checkpoint.status,
         seq=checkpoint.seq,
@@ -190,8 +210,44 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         last_event=checkpoint.last_event,
         last_unit=checkpoint.last_unit,
         last_completed=checkpoint.last_completed,
-        units={(step.id, step.item): _unit_state(step) for step in checkpoint.steps if _touched(step)},
+        units=units,
+        inner=_inner(units),
     )
+
+
+def _inner(units: dict[Unit, UnitState]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for step, item in units:
+        if item is not None:
+            found.setdefault(item, []).append(step)
+    return found
+
+
+def _items_record(items: Items | None) -> ItemsRecord | None:
+    if items is None:
+        return None
+    return ItemsRecord(
+        total=items.total,
+        completed=items.completed,
+        failed=items.failed,
+        skipped=items.skipped,
+        completed_at=ranges(items.marks, COMPLETED),
+        failed_at=ranges(items.marks, FAILED),
+        skipped_at=ranges(items.marks, SKIPPED),
+        known=items.known,
+        digest=items.digest,
+        carries=items.carries,
+        kept=items.kept,
+    )
+
+
+def _items(record: ItemsRecord | None) -> Items | None:
+    if record is None:
+        return None
+    marks = bytearray(record.total)
+    for text, mark in ((record.completed_at, COMPLETED), (record.failed_at, FAILED), (record.skipped_at, SKIPPED)):
+        set_ranges(marks, text, mark)
+    return Items(marks=marks, known=record.known, digest=record.digest, carries=record.carries, kept=record.kept)
 
 
 def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: dict[str, str]) -> StepRecord:
@@ -223,6 +279,9 @@ def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: 
         allowed_failure=known.allowed,
         head=known.head,
         reason=known.reason,
+        items=_items_record(known.items),
+        position=known.index,
+        rounds=known.rounds,
     )
 
 
@@ -250,6 +309,9 @@ def _unit_state(step: StepRecord) -> UnitState:
         allowed=step.allowed_failure,
         head=step.head,
         reason=step.reason,
+        items=_items(step.items),
+        index=step.position,
+        rounds=step.rounds,
     )
 
 

@@ -138,6 +138,7 @@ class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished"):
 
 class StepStarted(_UnitEvent, frozen=True, kw_only=True, tag="step-started", omit_defaults=True):
     attempt: int
+    index: int | None = None  # of an item or iteration: its position, counted from 0
     fingerprint: str = ""  # of the definition it was started with
     head: str = ""  # the commit HEAD was at, for `commit_required`
     inputs: tuple[InputRecord, ...] = ()
@@ -175,13 +176,19 @@ class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupt
 
 class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped", omit_defaults=True):
     reason: str
+    index: int | None = None
     fingerprint: str = ""
 
 
 class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidated", omit_defaults=True):
-    """What is recorded of this unit no longer counts: it runs again."""
+    """What is recorded of this unit no longer counts: it runs again.
+
+    Of a map, loop or inner pipeline everything inside is given up, unless it is only reopened.
+    """
 
     reason: str
+    index: int | None = None  # of an item that was closed
+    reopened: bool = False
     aside: dict[str, str] = {}  # what stood at its broken paths, and where in the run directory that is now
 
 
@@ -216,6 +223,38 @@ class StepAdopted(_UnitEvent, frozen=True, kw_only=True, tag="step-adopted", omi
     rank: int = 0  # the how manieth of the adopted to complete there: the last producer of a path owns it
 
 
+class ItemsListed(_UnitEvent, frozen=True, kw_only=True, tag="items-listed", omit_defaults=True):
+    """What a map fans out over, durable before any item starts; a long list takes several records.
+
+    If it replaces an earlier list, `completed`, `failed` and `skipped` say which positions of the new one are kept.
+    """
+
+    total: int
+    first: int = 0  # position of the first item in this record
+    keys: tuple[str, ...] = ()
+    values: tuple[Any, ...] | None = None  # None: every item is its own key
+    digest: str = ""  # of the whole list
+    carries: bool = False  # the iterations of a loop, which nobody lists
+    completed: str = ""
+    failed: str = ""
+    skipped: str = ""
+    gone: tuple[str, ...] = ()  # keys that are no longer in the list
+    moved: dict[str, int] = {}  # new positions of units the state remembers
+
+
+class ItemDropped(_UnitEvent, frozen=True, kw_only=True, tag="item-dropped", omit_defaults=True):
+    """A person gave an item of the dead letter queue up."""
+
+    by: str
+
+
+class ItemEdited(_UnitEvent, frozen=True, kw_only=True, tag="item-edited", omit_defaults=True):
+    """A person changed an item of the dead letter queue; it is to be tried again."""
+
+    value: Any
+    by: str
+
+
 UnitEvent = (
     StepStarted
     | StepCompleted
@@ -226,6 +265,9 @@ UnitEvent = (
     | StepMarked
     | StepAdopted
     | ArtifactsRestored
+    | ItemsListed
+    | ItemDropped
+    | ItemEdited
 )
 RunEvent = RunStarted | RunResumed | RunRepaired | RunInterrupted | RunPaused | RunFinished
 Event = RunEvent | UnitEvent

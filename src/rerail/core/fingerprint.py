@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rerail.core.model import Action, Run, Step
+from rerail.core.model import Action, Inner, Loop, Map, Run, Step
 
 DIGEST_CHARS = 16
 
@@ -20,8 +20,18 @@ def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
     How often it is retried, how long it may take and what it waits for change when it runs, not what it
     does, so they are left out.
     """
-    canonical = _encode([_normalised(step.action), {**pipeline_env, **step.env}, step.cwd, _extras(step)])
-    return hashlib.sha256(canonical).hexdigest()[:DIGEST_CHARS]
+    canonical = _encode([_normalised(step.action, pipeline_env), {**pipeline_env, **step.env}, step.cwd, _extras(step)])
+    digest = hashlib.sha256(canonical).hexdigest()[:DIGEST_CHARS]
+    if isinstance(step.action, Map):
+        made_of = step.action
+        source = _encode([made_of.over, made_of.key, made_of.filter, made_of.sort, made_of.limit, made_of.offset])
+        digest += "." + hashlib.sha256(source).hexdigest()[:DIGEST_CHARS]
+    return digest
+
+
+def same_body(first: str, second: str) -> bool:
+    """Whether two fingerprints of a map differ at most in what it fans out over."""
+    return "." in first and first.partition(".")[0] == second.partition(".")[0]
 
 
 def _extras(step: Step) -> list[object]:
@@ -35,8 +45,18 @@ def _extras(step: Step) -> list[object]:
     return extras
 
 
-def _normalised(action: Action) -> Action:
+def _normalised(action: Action, env: Mapping[str, str]) -> object:
     if isinstance(action, Run):
         # White space around a script comes from YAML block styles; inside it may matter to the shell.
         return Run(script=action.script.strip())
+    if isinstance(action, Map | Loop | Inner):
+        # Its body; how wide, how often and how many failures are allowed change when it ends, not what it does.
+        body = [[step.id, fingerprint(step, env), step.needs] for step in action.steps]
+        match action:
+            case Loop(until=until, while_=while_):
+                return ["loop", body, until, while_]
+            case Inner(arguments=arguments, outputs=outputs):
+                return ["pipeline", body, arguments, outputs]
+            case _:
+                return ["map", body]
     return action

@@ -61,8 +61,8 @@ def find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 class Frontier:
     """The steps that wait, and for how many others each still does."""
 
-    def __init__(self, needs: Mapping[str, Sequence[str]]) -> None:
-        self._dependants = dependants(needs)
+    def __init__(self, needs: Mapping[str, Sequence[str]], edges: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._dependants = dependants(needs) if edges is None else edges
         self._unmet = {step: len(wanted) for step, wanted in needs.items()}
 
     def ready(self) -> list[str]:

@@ -22,12 +22,12 @@ class Rest(msgspec.Struct, frozen=True):
     ask: str = ""
 
 
-def rest(hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool) -> Rest:
+def rest(hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool, item: str | None = None) -> Rest:
     """What is left of a sequence whose turn came at journal position `after`."""
     left = []
     ask = ""
     for hook in hooks:
-        unit = state.unit((hook.id, None))
+        unit = state.unit((hook.id, item))
         begun = unit.started_seq > after
         if begun and _ended(unit, failed_counts=failed_counts):
             continue
@@ -36,28 +36,28 @@ def rest(hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: b
     return Rest(tuple(left), ask)
 
 
-def unknown(hooks: Sequence[Step], state: RunState) -> list[str]:
+def unknown(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:
     """The hooks that were cut off and must not be repeated; a person has to judge them, however long ago that was."""
-    return [hook.id for hook in hooks if _is_unknown(hook, state.unit((hook.id, None)))]
+    return [hook.id for hook in hooks if _is_unknown(hook, state.unit((hook.id, item)))]
 
 
 def _is_unknown(hook: Step, unit: UnitState) -> bool:
     return not hook.idempotent and unit.status in ("running", "interrupted")
 
 
-def clean_up(step: Step, state: RunState) -> Rest:
+def clean_up(step: Step, state: RunState, item: str | None = None) -> Rest:
     """What is left to do after a step that has failed for good.
 
     A clean-up that failed is not repeated before the step is: it comes again if that fails again. After a failure that
     is allowed nothing else would ever repeat it.
     """
-    unit = state.unit((step.id, None))
+    unit = state.unit((step.id, item))
     if not step.on_failure or unit.status in ("completed", "skipped"):
         return Rest()
     if unit.status != "failed" or unit.retry_at is not None:
-        asked = unknown(step.on_failure, state)  # from an earlier failure, and nobody has answered since
+        asked = unknown(step.on_failure, state, item)  # from an earlier failure, and nobody has answered since
         return Rest(step.on_failure, asked[0]) if asked else Rest()
-    return rest(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed)
+    return rest(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed, item=item)
 
 
 def last_hooks(pipeline: Pipeline, state: RunState) -> Rest:

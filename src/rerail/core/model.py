@@ -4,6 +4,7 @@ An `Action` is what an attempt does. A new kind of step is a new action struct; 
 it (needs, retry, timeout, journal, resume) is shared.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -48,7 +49,56 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cal
     target: str
 
 
-Action = Run | Python | Write | Call
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a map fans out over."""
+
+    kind: Literal["list", "expression", "glob", "lines", "json", "command"]
+    value: Any
+    path: str = ""  # into a JSON document; '': that is the list itself
+    form: Literal["lines", "json"] = "lines"  # of what a command prints
+
+
+class Map(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="map", omit_defaults=True):
+    """The same steps for every item of a list."""
+
+    over: Source
+    steps: tuple["Step", ...]
+    single: bool = False  # the body is one plain step, which then is the item: it has the map's own id
+    key: str = ""
+    filter: str = ""
+    sort: str = ""
+    limit: int | str | None = None
+    offset: int | str = 0
+    parallel: int = 0  # 0: as wide as the run
+    max_failures: int = 0
+    max_failures_percent: float | None = None
+    on_item_failure: Literal["dlq", "stop", "skip"] = "dlq"
+
+
+class Loop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="loop", omit_defaults=True):
+    """The same steps again and again, each iteration knowing what the one before handed out."""
+
+    steps: tuple["Step", ...]
+    max_iterations: int
+    until: str = ""
+    while_: str = ""
+    delay: float = 0.0
+    stop_if_no_progress: int = 0
+
+
+class Inner(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline", omit_defaults=True):
+    """The steps of another pipeline file, as one step of this one."""
+
+    path: str
+    steps: tuple["Step", ...]
+    arguments: dict[str, Any] = {}
+    params: dict[str, "Param"] = {}
+    outputs: dict[str, Any] = {}
+    finally_: tuple["Step", ...] = ()
+
+
+Controller = Map | Loop | Inner  # what does nothing itself but have other steps run
+Action = Run | Python | Write | Call | Map | Loop | Inner
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +164,26 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return f"write {path}"
             case Call(target=target):
                 return f"call {target}"
+            case Map(over=over, steps=steps):
+                return f"map over {over.kind}: {', '.join(step.command for step in steps[:3])}"
+            case Loop(max_iterations=most, until=until):
+                return f"loop, at most {most} times" + (f", until {until}" if until else "")
+            case Inner(path=path):
+                return f"pipeline {path}"
+
+    @property
+    def local(self) -> str:
+        """What it is called among its neighbours."""
+        return self.id.rpartition("/")[2]
+
+    @property
+    def body(self) -> tuple["Step", ...]:
+        """The steps that this one has run for it; none if it does its work itself."""
+        return self.action.steps if isinstance(self.action, Map | Loop | Inner) else ()
+
+    @property
+    def is_controller(self) -> bool:
+        return isinstance(self.action, Map | Loop | Inner)
 
 
 class Param(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,6 +222,31 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cleaning = (hook.id for step in self.steps for hook in step.on_failure)
         return (*cleaning, *(hook.id for hook in self.finally_))
 
+    @property
+    def type(self) -> Literal["standard", "iterative", "mapreduce"]:
+        """What other tools would call it."""
+        kinds = {type(step.action) for _, step in every_step(self)}
+        return "mapreduce" if Map in kinds else "iterative" if Loop in kinds else "standard"
+
+
+def every_step(pipeline: Pipeline) -> Iterator[tuple[int, Step]]:
+    """Every step at any depth, hooks included, with the number of maps and loops it is in."""
+    return _every((*pipeline.steps, *pipeline.finally_), 0)
+
+
+def _every(steps: tuple[Step, ...], depth: int) -> Iterator[tuple[int, Step]]:
+    for step in steps:
+        yield depth, step
+        if step.on_failure:
+            yield from _every(step.on_failure, depth)
+        match step.action:
+            case Map(steps=body) | Loop(steps=body):
+                yield from _every(body, depth + 1)
+            case Inner(steps=body, finally_=last):
+                yield from _every((*body, *last), depth)
+            case _:
+                pass
+
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Options of a run: recorded, and in force on resume unless given again."""
@@ -175,3 +270,4 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: dict[str, str] = {}
     options: RunOptions = RunOptions()
     parent: str = ""  # the run it was forked from
+    pipeline_type: Literal["standard", "iterative", "mapreduce"] = "standard"

@@ -1,284 +1,48 @@
-"""What will run, and why: a pure function of the pipeline, the state and what was found on disk.
-
-One rule decides about everything that completed before: a unit's record stays valid while its definition is
-the same and nothing it depends on, directly or not, has produced something different since the unit started.
-"Since" is journal order, never a clock. Because of it a crash in the middle of a cascade loses nothing, and a
-step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide
-instead.
-
-What it produced must stand where it did. If not, it is restored or the step runs again. Some flaws matter only if
-something else runs: those of a temporary artifact, if a consumer does; those of a path that a later step took over,
-if that step does. So the decisions are made forward, then looked at backward, until nothing changes.
-"""
+"""What will run, and why: a pure function of the pipeline, the state and what was found on disk."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from typing import Literal
-
 import msgspec
 
-from rerail.core.audit import Audit, Flaw
-from rerail.core.fingerprint import fingerprint
-from rerail.core.graph import Ancestors, downstream, topological
+from rerail.core.audit import Audit
+from rerail.core.decisions import KEPT, Changes, Decision, Plan, Verdict, Wishes
+from rerail.core.graph import Ancestors
 from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks, unknown
-from rerail.core.model import Pipeline, Step
-from rerail.core.references import EVERYTHING, references
+from rerail.core.inside import step_index
+from rerail.core.making import Frame, covers, decide, lineage_of, pending, stale, takes_in
+from rerail.core.model import Pipeline
 from rerail.core.state import RunState, UnitState
 
-Verdict = Literal["reuse", "restore", "run", "rerun", "ask", "skip", "later"]
-KEPT: tuple[Verdict, ...] = ("reuse", "restore")
-Changes = Literal["rerun", "keep", "refuse"]
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What becomes of one step. `unless_same` names the steps whose unchanged products would still save it."""
-
-    step: str
-    decision: Verdict
-    reason: str
-    unless_same: tuple[str, ...] = ()
-    changed: bool = False  # its definition was edited since it ran
-    saved_seconds: float = 0.0  # what reusing it saves
-    flaws: tuple[Flaw, ...] = ()  # where its artifacts do not stand: to be restored, or moved aside before it runs
-
-    @property
-    def kept(self) -> bool:
-        return self.decision in KEPT
-
-    @property
-    def mends(self) -> bool:
-        """Whether its flaws are restored: it is kept, or would be if what it needs comes out the same."""
-        return bool(self.flaws) and (self.kept or bool(self.unless_same))
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The decisions in declaration order, and the steps the run knows but the pipeline no longer has."""
-
-    decisions: tuple[Decision, ...]
-    removed: tuple[str, ...] = ()
-    hooks: tuple[Decision, ...] = ()  # those that an earlier life did not finish
-    ending_cut_off: bool = False  # the run had come to its last hooks
-
-    @property
-    def changed(self) -> tuple[str, ...]:
-        return tuple(item.step for item in self.decisions if item.changed)
-
-
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person asked of a plan.
-
-    `start` is the step to start from: it and what depends on it run in any case, and in a run that has not begun
-    everything else is skipped.
-    """
-
-    changes: Changes = "rerun"
-    start: str = ""
-    restore: bool = True
+__all__ = [
+    "KEPT",
+    "Changes",
+    "Decision",
+    "Plan",
+    "Verdict",
+    "Wishes",
+    "covers",
+    "lineage_of",
+    "plan",
+    "stale",
+    "takes_in",
+    "up_to",
+]
 
 
 def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes: Wishes | None = None) -> Plan:
     """Decide for every step, in declaration order, whether it runs and why."""
     wishes = wishes or Wishes()
     if not state.units and not wishes.start:
-        return Plan(decisions=tuple(_pending(step, UnitState()) for step in pipeline.steps))
-    making = _Making(pipeline, state, audit or Audit(), wishes)
-    made = making.forward()
-    while making.backward(made):
-        made = making.forward()
+        return Plan(decisions=tuple(pending(step, UnitState()) for step in pipeline.steps))
+    body = Frame(steps=pipeline.steps, env=pipeline.env, index=step_index(pipeline))
+    made = decide(body, state, audit or Audit(), wishes)
     steps, hooks = {step.id for step in pipeline.steps}, set(pipeline.hooks)
     return Plan(
         decisions=tuple(made[step.id] for step in pipeline.steps),
-        removed=tuple(step for step, item in state.units if item is None and step not in steps and step not in hooks),
+        removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in steps | hooks),
         hooks=_hooks(pipeline, state),
         ending_cut_off=ending_was_cut_off(pipeline, state),
     )
-
-
-class _Making:
-    """One plan in the making."""
-
-    def __init__(self, pipeline: Pipeline, state: RunState, audit: Audit, wishes: Wishes) -> None:
-        needs = {step.id: step.needs for step in pipeline.steps}
-        self._pipeline = pipeline
-        self._state = state
-        self._audit = audit
-        self._wishes = wishes
-        self._steps = {step.id: step for step in pipeline.steps}
-        self._order = topological(needs)
-        self._above = Ancestors(needs)
-        self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
-        self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
-        # Steps that wrote what another had written before them: they cannot be kept if anything they need runs again.
-        self._writing_over = {later for flaws in audit.flaws.values() for flaw in flaws for later in flaw.later}
-
-    def forward(self) -> dict[str, Decision]:
-        """The decisions, each after those it depends on."""
-        made: dict[str, Decision] = {}
-        lineage: dict[str, int] = {}
-        wishes = self._wishes
-        for step_id in self._order:
-            step = self._steps[step_id]
-            unit = self._state.unit((step_id, None))
-            made[step_id] = self._decide(step, unit, made, lineage)
-            if wishes.start:
-                forced, new = step_id in self._forced, self._state.seq == 0
-                made[step_id] = _started_from(wishes.start, made[step_id], forced=forced, new=new)
-            lineage[step_id] = lineage_of(step, unit, lineage)
-        return made
-
-    def backward(self, made: Mapping[str, Decision]) -> bool:
-        """Find flaws that matter because of what will run; whether there were any new ones."""
-        if not self._audit.flaws:
-            return False
-        running = {step for step, decision in made.items() if not decision.kept}
-        found = False
-        for step_id in reversed(self._order):
-            if step_id in running and not made[step_id].unless_same:
-                continue
-            for flaw in self._audit.flaws.get((step_id, None), ()):
-                if (step_id, flaw.path) in self._needed or not (flaw.temporary or flaw.later):
-                    continue
-                if self._matters(step_id, flaw, running):
-                    self._needed.add((step_id, flaw.path))
-                    found = True
-                    if not self._restorable(flaw):
-                        running.add(step_id)
-        return found
-
-    def _matters(self, step_id: str, flaw: Flaw, running: set[str]) -> bool:
-        if flaw.later:
-            return not running.isdisjoint(flaw.later)
-        return any(step_id in self._above.of(other) and self._may_read(other, flaw) for other in running)
-
-    def _may_read(self, step_id: str, flaw: Flaw) -> bool:
-        """Whether a step may read what is flawed: without declared inputs it may read anything before it."""
-        inputs = self._steps[step_id].inputs
-        return not inputs or any("${{" in read.path or covers(read.path, flaw.path) for read in inputs)
-
-    def _restorable(self, flaw: Flaw) -> bool:
-        return flaw.restorable and self._wishes.restore
-
-    def _decide(self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]) -> Decision:
-        flaws = tuple(
-            flaw
-            for flaw in self._audit.flaws.get((step.id, None), ())
-            if (step.id, flaw.path) in self._needed or not (flaw.temporary or flaw.later)
-        )
-        decision = self._by_record(step, unit, lineage)
-        if decision is None:
-            decision = self._by_files(step, unit, made, flaws)
-        if decision is None and step.id in self._writing_over and not all(made[need].kept for need in step.needs):
-            reason = "what it wrote over was written before it by a step that may run again"
-            decision = Decision(step=step.id, decision="rerun", reason=reason)
-        if decision is None:
-            decision = _by_needs(step, made)
-        if decision is None:
-            edited = self._edited(step, unit)
-            reason = ", ".join(flaw.words for flaw in flaws[:3]) if flaws else _reuse_reason(unit, edited=edited)
-            decision = Decision(
-                step=step.id,
-                decision="restore" if flaws else "reuse",
-                reason=reason,
-                changed=edited,
-                saved_seconds=unit.duration or 0.0,
-            )
-        return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
-
-    def _edited(self, step: Step, unit: UnitState) -> bool:
-        return bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, self._pipeline.env)
-
-    def _by_record(self, step: Step, unit: UnitState, lineage: Mapping[str, int]) -> Decision | None:
-        """What the record alone decides."""
-        match unit.status:
-            case "pending":
-                return _pending(step, unit)
-            case "running" | "interrupted":
-                return _cut_off(step, unit)
-            case "failed" if not (unit.allowed and step.allow_failure):
-                reason = "failed, which is no longer allowed" if unit.allowed else _failure(unit)
-                return Decision(step=step.id, decision="rerun", reason=reason)
-            case _:
-                pass
-        if self._edited(step, unit) and self._wishes.changes != "keep":
-            return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
-        older = stale(step, unit, lineage, self._state, self._pipeline.env)
-        if older is not None:
-            return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
-        return None
-
-    def _by_files(
-        self, step: Step, unit: UnitState, made: Mapping[str, Decision], flaws: tuple[Flaw, ...]
-    ) -> Decision | None:
-        """What is on disk decides: artifacts that cannot be restored, inputs that are not what they were."""
-        lost = [flaw for flaw in flaws if not self._restorable(flaw)]
-        if lost:
-            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            why = "" if self._wishes.restore else ", --no-restore"
-            if not step.idempotent:
-                reason = f"{lost[0].words}{more}, and the step is not idempotent: it is not repeated blindly"
-                return Decision(step=step.id, decision="ask", reason=reason)
-            return Decision(step=step.id, decision="rerun", reason=f"{lost[0].words}{more}{why}")
-        now = self._audit.inputs.get((step.id, None))
-        if unit.status != "completed" or now is None:
-            return None
-        changed = [read.path for read, was in zip(now, unit.inputs, strict=False) if read.sha256 != was.sha256]
-        changed = [path for path in changed if not self._taken_over(path, step, unit)]
-        if not changed:
-            return None
-        remade = {path: self._remade(path, made) for path in changed}
-        for path, producers in remade.items():
-            if not producers:
-                return Decision(step=step.id, decision="rerun", reason=f"input {path} changed since it ran")
-        if all(self._comes_back(path, unit, producers, made) for path, producers in remade.items()):
-            return None
-        all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
-        reason = f"input {changed[0]} is made whole by {_names(list(all_of_them))} first"
-        return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
-
-    def _taken_over(self, path: str, step: Step, unit: UnitState) -> bool:
-        """Whether an input was written over since by this step or one behind it: then it is not what was read.
-
-        If that step runs again, what was there before is put back first.
-        """
-        return any(
-            writer.status == "completed"
-            and writer.completed_seq > unit.started_seq
-            and any(takes_in(path, made.path) or takes_in(made.path, path) for made in writer.artifacts)
-            and (name == step.id or (name in self._steps and step.id in self._above.of(name)))
-            for (name, _), writer in self._state.units.items()
-        )
-
-    def _remade(self, path: str, made: Mapping[str, Decision]) -> list[str]:
-        """The steps whose flawed artifacts lie at or below an input, and will stand again before it is read."""
-        return [
-            step_id
-            for (step_id, _), flaws in self._audit.flaws.items()
-            if step_id in made and any(covers(path, flaw.path) for flaw in flaws)
-        ]
-
-    def _comes_back(self, path: str, unit: UnitState, producers: list[str], made: Mapping[str, Decision]) -> bool:
-        """Whether restoring an input's producer makes it what this unit had read."""
-        if len(producers) != 1 or not made[producers[0]].kept:
-            return False
-        of_producer = self._state.unit((producers[0], None)).artifacts
-        sealed = next((record.sha256 for record in of_producer if record.path == path), "")
-        return bool(sealed) and sealed == next((read.sha256 for read in unit.inputs if read.path == path), "")
-
-
-def takes_in(pattern: str, path: str) -> bool:
-    """Whether a path is, is below, or matches what was declared."""
-    return path == pattern or path.startswith(pattern.rstrip("/") + "/") or fnmatchcase(path, pattern)
-
-
-def covers(pattern: str, path: str) -> bool:
-    """Whether an input may take in what stands at a path. Says yes too often for patterns rather than too seldom."""
-    literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    if literal != pattern:
-        return path.startswith(literal)
-    return path == pattern or path.startswith(pattern.rstrip("/") + "/")
 
 
 def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
@@ -310,86 +74,3 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
         for made in whole.decisions
     )
     return msgspec.structs.replace(whole, decisions=decisions)
-
-
-def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
-    if forced and decision.decision != "ask":
-        verdict: Verdict = "run" if new else "rerun"
-        return Decision(step=decision.step, decision=verdict, reason=f"--from {start}", flaws=decision.flaws)
-    if new and not forced:
-        return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
-    return decision
-
-
-def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
-    """The journal position at which this step or anything it depends on last produced something different."""
-    newest = unit.changed_seq
-    for need in step.needs:
-        newest = max(newest, lineage[need])
-    return newest
-
-
-def stale(
-    step: Step, unit: UnitState, lineage: Mapping[str, int], state: RunState, shared_env: Mapping[str, str]
-) -> str | None:
-    """The step that produced something different since this unit started, if that counts.
-
-    Without declared inputs everything it depends on counts; with them only the results its expressions name do, and
-    the inputs themselves, which are looked at elsewhere.
-    """
-    if step.inputs:
-        named = references(step, shared_env)[1]
-        if EVERYTHING not in named:
-            changed = (need for need in named if state.unit((need, None)).changed_seq > unit.started_seq)
-            return next(iter(sorted(changed)), None)
-    for need in step.needs:
-        if lineage[need] > unit.started_seq:
-            return need
-    return None
-
-
-def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
-    """What it needs runs again: so does this, unless that comes out the same."""
-    rerunning = [need for need in step.needs if not made[need].kept]
-    if not rerunning:
-        return None
-    reason = f"needs {_names(rerunning)}, which {'is' if len(rerunning) == 1 else 'are'} not settled"
-    if all(made[need].decision == "rerun" for need in rerunning):
-        reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
-    return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
-
-
-def _pending(step: Step, unit: UnitState) -> Decision:
-    if unit.attempts or unit.completions:
-        return Decision(step=step.id, decision="rerun", reason=unit.reason or "its record no longer counts")
-    return Decision(step=step.id, decision="run", reason="not started yet")
-
-
-def _cut_off(step: Step, unit: UnitState) -> Decision:
-    if step.idempotent:
-        return Decision(step=step.id, decision="rerun", reason=f"attempt {unit.attempts} was cut off")
-    reason = f"attempt {unit.attempts} was cut off and the step is not idempotent: nobody knows how far it got"
-    return Decision(step=step.id, decision="ask", reason=reason)
-
-
-def _reuse_reason(unit: UnitState, *, edited: bool) -> str:
-    if unit.status == "skipped":
-        return f"skipped: {unit.reason}"
-    if unit.status == "failed":
-        return "failed, which is allowed"
-    return "completed; its definition changed, which --changes keep ignores" if edited else "completed"
-
-
-def _failure(unit: UnitState) -> str:
-    if unit.retry_at is not None:
-        return f"attempt {unit.attempts} failed and was to be repeated"
-    if unit.reason.startswith("marked"):
-        return unit.reason
-    message = unit.error.message.splitlines()[0] if unit.error and unit.error.message else "failed"
-    return f"failed: {message}"
-
-
-def _names(steps: list[str]) -> str:
-    if len(steps) > 3:
-        return f"{steps[0]}, {steps[1]} and {len(steps) - 2} others"
-    return " and ".join(steps)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rerail.core import holes
-from rerail.core.model import Python, Run, Step, Write
+from rerail.core.model import Inner, Loop, Map, Python, Run, Step, Write
 
 EVERYTHING = "*"  # the expression does not say which
 
@@ -28,6 +28,16 @@ def references(step: Step, shared_env: Mapping[str, str]) -> tuple[frozenset[str
 def _expressions(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
     if step.when:
         yield step.when
+    match step.action:
+        case Map(over=over, key=key, filter=wanted, sort=sort):
+            yield from (text for text in (key, wanted, sort) if text)
+            yield from (text for text in (over.value,) if isinstance(text, str) and over.kind == "expression")
+        case Loop(until=until, while_=while_):
+            yield from (text for text in (until, while_) if text)
+        case _:
+            pass
+    for inner in step.body:
+        yield from _expressions(inner, shared_env)
     for text in _texts(step, shared_env):
         if holes.has_holes(text):
             yield from (expression for _, expression, _ in holes.split(text) if expression is not None)
@@ -43,6 +53,12 @@ def _texts(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
             yield from _inside(arguments)
         case Write(path=path, content=content):
             yield from (path, content)
+        case Map(over=over, limit=limit, offset=offset):
+            yield from (text for text in (over.value, limit, offset) if isinstance(text, str))
+        case Inner(arguments=arguments):
+            yield from _inside(arguments)
+        case _:
+            pass
 
 
 def _inside(value: Any) -> Iterator[str]:

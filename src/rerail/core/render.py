@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from rerail.core import holes, shelltext, shellvalues, template
 from rerail.core.model import Action, Artifact, Python, Run, Step, Write
-from rerail.core.state import RunState
+from rerail.core.state import RunState, Unit
 from rerail.core.template import ExpressionError, Scope
 
 
@@ -26,11 +26,12 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 class StepResults(Mapping[str, Any]):
     """`steps` in expressions, looked up on use: a view costs nothing however many steps there are."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, lookup: Callable[[str], Unit] = lambda name: (name, None)) -> None:
         self._state = state
+        self._lookup = lookup
 
     def __getitem__(self, step: str) -> dict[str, Any]:
-        unit = self._state.unit((step, None))
+        unit = self._state.unit(self._lookup(step))
         done = unit.status == "completed"
         exit_code = 0 if done else unit.error.exit_code if unit.error else None
         return {"outputs": unit.outputs if done else {}, "status": unit.status, "exit_code": exit_code}
@@ -45,7 +46,7 @@ class StepResults(Mapping[str, Any]):
 def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
     """The step with all its expressions evaluated; raises ExpressionError."""
     settled = {name: template.render(text, scope) for name, text in env.items()}
-    inner = Scope(params=scope.params, env={**scope.env, **settled}, steps=scope.steps, run=scope.run)
+    inner = msgspec.structs.replace(scope, env={**scope.env, **settled})
     cwd = template.render(step.cwd, inner)
     match step.action:
         case Run(script=script):
@@ -65,16 +66,20 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
 
 def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]:
     """Artifacts or inputs with the expressions in their paths evaluated; what a value holds is no pattern."""
-    made = []
-    for artifact in declared:
-        if holes.has_holes(artifact.path):
-            pieces = [
-                literal + ("" if expression is None else _as_name(template.as_text(template.evaluate(expression, scope))))
-                for literal, expression, _ in holes.split(artifact.path)
-            ]
-            artifact = msgspec.structs.replace(artifact, path="".join(pieces))  # noqa: PLW2901
-        made.append(artifact)
-    return tuple(made)
+    return tuple(
+        msgspec.structs.replace(artifact, path=pattern(artifact.path, scope))
+        if holes.has_holes(artifact.path)
+        else artifact
+        for artifact in declared
+    )
+
+
+def pattern(text: str, scope: Scope) -> str:
+    """A path or pattern with its expressions evaluated; what a value holds is no pattern."""
+    return "".join(
+        literal + ("" if expression is None else _as_name(template.as_text(template.evaluate(expression, scope))))
+        for literal, expression, _ in holes.split(text)
+    )
 
 
 def _as_name(value: str) -> str:

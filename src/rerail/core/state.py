@@ -12,8 +12,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from rerail.core import closing
 from rerail.core import events as ev
+from rerail.core.changes import BY_PEOPLE, CHANGES
 from rerail.core.events import ArtifactRecord, Event, Failure, InputRecord, Metrics, UnitEvent
+from rerail.core.items import Items
 from rerail.core.model import RunOptions
 from rerail.errors import IllegalEvent
 
@@ -31,6 +34,9 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("pending", ev.StepSkipped): "skipped",
     ("pending", ev.StepAdopted): "completed",  # or skipped: the event says so
     ("completed", ev.ArtifactsRestored): "completed",
+    ("running", ev.ItemsListed): "running",
+    ("failed", ev.ItemDropped): "skipped",
+    ("failed", ev.ItemEdited): "pending",
     # From running only when the attempt was announced and then never launched.
     **{
         (before, ev.StepInvalidated): "pending" for before in ("running", "completed", "failed", "interrupted", "skipped")
@@ -78,6 +84,9 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     allowed: bool = False
     head: str = ""  # where HEAD was when it was first tried
     reason: str = ""  # why it was skipped, invalidated, interrupted or marked
+    index: int | None = None  # of an item or iteration: its position
+    items: Items | None = None  # of a map or loop: what became of its items
+    rounds: int = 0  # how often its items were given up
 
     @property
     def settled(self) -> bool:
@@ -108,6 +117,7 @@ class RunState(msgspec.Struct, kw_only=True):
     last_unit: Unit | None = None
     last_completed: Unit | None = None
     units: dict[Unit, UnitState] = {}
+    inner: dict[str, list[str]] = {}  # instance → the steps it has a unit of; follows from `units`
 
     def unit(self, unit: Unit) -> UnitState:
         """The state of a unit, to read; a unit nothing happened to is pending."""
@@ -118,7 +128,7 @@ def apply(state: RunState, seq: int, event: Event) -> None:
     """Change `state` by one event, in place; raise IllegalEvent and change nothing if it cannot follow."""
     if seq != state.seq + 1:
         raise IllegalEvent(f"record {seq} cannot follow record {state.seq}")
-    if type(event) in _CHANGES:
+    if type(event) in CHANGES:
         _apply_unit(state, seq, event)  # type: ignore[arg-type]
     else:
         _apply_run(state, event)  # type: ignore[arg-type]
@@ -180,28 +190,43 @@ def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
 
 def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     kind = type(event)
-    if state.status != "running" and kind is not ev.StepMarked:
+    if state.status != "running" and kind not in BY_PEOPLE:
         raise IllegalEvent(f"{type(event).__name__} cannot happen in a run that is {state.status}")
     key = (event.step, event.item)
     unit = state.units.get(key)
-    before: UnitStatus = "pending" if unit is None else unit.status
+    before = "pending" if unit is None else unit.status
+    if event.item is not None and getattr(event, "index", None) is not None:
+        listed_as = closing.status_by_mark(state, event)  # type: ignore[arg-type]
+        before = listed_as if unit is None else before  # type: ignore[assignment]
     try:
         status = TRANSITIONS[before, kind]
     except KeyError:
         raise IllegalEvent(f"{type(event).__name__} cannot happen to {name(key)}, which is {before}") from None
     if unit is None:
-        unit = state.units[key] = UnitState()
-    _CHANGES[kind](state, unit, seq, event)
+        unit = UnitState()
+    CHANGES[kind](state, unit, seq, event)
+    if key not in state.units:
+        state.units[key] = unit
+        if event.item is not None:
+            state.inner.setdefault(event.item, []).append(event.step)
     unit.status = status
-    if isinstance(event, ev.StepAdopted):
-        unit.status = "skipped" if event.skipped else "failed" if event.failed else status
-    if isinstance(event, ev.StepMarked):
-        unit.status = event.status
-        if event.status != "completed" and state.status == "completed":
-            state.status = "interrupted"
-            state.reason = f"{name(key)} was {unit.reason}"
+    if kind is ev.StepAdopted or kind in BY_PEOPLE:
+        _overrule(state, unit, event)
+    if unit.index is not None:
+        closing.account(state, key, unit)
     state.last_event = _TAGS[kind]
     state.last_unit = key
+
+
+def _overrule(state: RunState, unit: UnitState, event: UnitEvent) -> None:
+    """Events that say themselves what is true."""
+    if isinstance(event, ev.StepAdopted):
+        unit.status = "skipped" if event.skipped else "failed" if event.failed else "completed"
+    if isinstance(event, ev.StepMarked):
+        unit.status = event.status
+    if unit.status not in ("completed", "skipped") and state.status == "completed":
+        state.status = "interrupted"
+        state.reason = f"{name(event.unit)} was {unit.reason}"
 
 
 def shown_status(state: RunState, *, owner_alive: bool) -> str:
@@ -215,156 +240,4 @@ def name(unit: Unit) -> str:
     return step if item is None else f"{step}[{item}]"
 
 
-def _started(_state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) -> None:
-    unit.attempts = event.attempt
-    unit.started_seq = seq
-    unit.started_at = event.at
-    unit.finished_at = None
-    unit.duration = None
-    unit.retry_at = None
-    unit.retry_in = None
-    unit.fingerprint = event.fingerprint
-    unit.inputs = event.inputs
-    unit.head = unit.head or event.head
-
-
-def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepCompleted) -> None:
-    comparable = bool(event.outputs or event.artifacts)
-    if not (comparable and unit.changed_seq and same_product(unit, event)):
-        unit.changed_seq = seq
-    unit.completed_seq = seq
-    unit.completions += 1
-    unit.outputs = event.outputs
-    unit.artifacts = event.artifacts
-    unit.error = None
-    unit.allowed = False
-    unit.reason = ""
-    unit.head = ""
-    _ended(unit, event)
-    if event.step not in state.hooks:
-        state.last_completed = (event.step, event.item)
-
-
-def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
-    """Whether a completion produced exactly what the unit's previous completion did."""
-    if event.outputs != unit.outputs or len(event.artifacts) != len(unit.artifacts):
-        return False
-    return all(new.product == old.product for new, old in zip(event.artifacts, unit.artifacts, strict=True))
-
-
-def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) -> None:
-    unit.failures += 1
-    unit.error = event.error
-    if event.allowed:
-        # Dependants see it now, with nothing handed out: that is a product too, and a different one.
-        unit.changed_seq = seq
-        unit.outputs = {}
-        unit.artifacts = ()
-    unit.retry_at = event.retry_at
-    unit.retry_in = event.retry_in
-    unit.allowed = event.allowed
-    _ended(unit, event)
-    if event.retry_at is None and not event.allowed and state.error is None:
-        state.error = event.error  # the first one: what fails after it is often its consequence
-
-
-def _ended(unit: UnitState, event: ev.StepCompleted | ev.StepFailed) -> None:
-    unit.finished_at = event.at
-    unit.duration = event.duration
-    unit.output = event.output
-    if event.metrics:
-        unit.metrics = added(unit.metrics, event.metrics)
-
-
-def _interrupted(_state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
-    unit.finished_at = event.at
-    unit.reason = event.reason
-    if event.metrics:
-        unit.metrics = added(unit.metrics, event.metrics)
-
-
-def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped) -> None:
-    unit.outputs = {}  # dependants see nothing of it now: whatever it makes later is something different
-    unit.artifacts = ()
-    unit.started_seq = seq
-    if unit.completions or unit.error or not unit.changed_seq:  # else it was skipped before, which is no change
-        unit.changed_seq = seq
-    unit.fingerprint = event.fingerprint
-    unit.reason = event.reason
-    unit.finished_at = event.at
-
-
-def _invalidated(_state: RunState, unit: UnitState, _seq: int, event: ev.StepInvalidated) -> None:
-    unit.failures = 0
-    unit.reason = event.reason
-    unit.retry_at = None
-    unit.retry_in = None
-    unit.allowed = False
-
-
-def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) -> None:
-    unit.failures = 0
-    unit.retry_at = None
-    unit.retry_in = None
-    unit.allowed = False
-    unit.reason = f"marked {event.status} by {event.by}"
-    unit.error = None
-    unit.finished_at = event.at
-    if event.status == "completed":
-        # A person vouches for it as it is now: whatever it was started with, and whatever changed before. What it
-        # produced is unknown, so it counts as different from anything before.
-        unit.changed_seq = seq
-        unit.started_seq = seq
-        unit.completed_seq = seq
-        unit.artifacts = event.artifacts
-        unit.inputs = event.inputs
-        unit.fingerprint = ""
-        unit.completions += 1
-        state.last_completed = (event.step, event.item)
-
-
-def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsRestored) -> None:
-    unit.artifacts = event.artifacts
-
-
-def _adopted(state: RunState, unit: UnitState, seq: int, event: ev.StepAdopted) -> None:
-    unit.started_seq = seq
-    unit.changed_seq = seq
-    unit.fingerprint = event.fingerprint
-    unit.duration = event.duration
-    unit.inputs = event.inputs
-    unit.finished_at = event.at
-    unit.reason = event.skipped
-    if event.failed is not None:
-        unit.error = event.failed
-        unit.allowed = True
-    elif not event.skipped:
-        unit.completed_seq = event.rank or seq
-        unit.completions = 1
-        unit.outputs = event.outputs
-        unit.artifacts = event.artifacts
-        state.last_completed = (event.step, event.item)
-
-
-_CHANGES: Final[Mapping[type, Any]] = {
-    ev.StepAdopted: _adopted,
-    ev.ArtifactsRestored: _restored,
-    ev.StepStarted: _started,
-    ev.StepCompleted: _completed,
-    ev.StepFailed: _failed,
-    ev.StepInterrupted: _interrupted,
-    ev.StepSkipped: _skipped,
-    ev.StepInvalidated: _invalidated,
-    ev.StepMarked: _marked,
-}
-
-
-_TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in _CHANGES}  # type: ignore[attr-defined]
-
-
-def added(first: Metrics, second: Metrics) -> Metrics:
-    """Two sets of metrics, summed name by name."""
-    total = dict(first)
-    for key, value in second.items():
-        total[key] = total.get(key, 0) + value
-    return total
+_TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in CHANGES}  # type: ignore[attr-defined]

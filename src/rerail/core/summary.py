@@ -38,7 +38,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def summary_of(header: RunHeader, state: RunState) -> Summary:
     """The row of a run."""
-    units = [unit for (step, item), unit in state.units.items() if item is None and step not in state.hooks]
+    units = [
+        unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
+    ]
     until = state.finished_at or state.updated_at
     spent = max((until - state.started_at).total_seconds(), 0.0) if state.started_at and until else None
     return Summary(
@@ -58,7 +60,7 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         finished_at=state.finished_at,
         duration_seconds=spent,
         resumable=state.status != "completed",
-        pipeline_type="standard",
+        pipeline_type=header.pipeline_type,
         last_completed_step=name(state.last_completed) if state.last_completed else None,
         total_tokens=total_tokens(state),
         error=state.error,

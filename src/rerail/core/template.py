@@ -22,9 +22,10 @@ FILTERS = tuple(
     " reverse round select selectattr sort string sum title tojson trim unique upper".split()
 )
 ROOTS = ("params", "env", "steps", "item", "loop", "run")
+LOOP_NAMES = ("iteration",)
 RUN_NAMES = ("id", "dir", "status")
 STEP_NAMES = ("outputs", "status", "exit_code")
-_PATH = re.compile(r"(?:params|env|steps|run)(?:\.[A-Za-z_]\w*)+", re.ASCII)
+_PATH = re.compile(r"(?:params|env|steps|run|item|loop)(?:\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 class ExpressionError(ValueError):
@@ -48,9 +49,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     steps: Mapping[str, Mapping[str, Any]]
     run: Mapping[str, Any]
+    more: Mapping[str, Any] = {}  # `item` and `loop`, where there are any
 
     def names(self) -> dict[str, Any]:
-        return {"params": self.params, "env": self.env, "steps": self.steps, "run": self.run}
+        return {"params": self.params, "env": self.env, "steps": self.steps, "run": self.run, **self.more}
 
 
 @cache
@@ -186,6 +188,10 @@ def _check_path(path: Sequence[str], known: Known) -> str:
     match path:
         case ["params", name, *_] if name not in known.params:
             return f"no param `{name}`{_near(name, known.params)}"
+        case ["item" | "loop" as root, *_] if not getattr(known, root):
+            return f"there is no `{root}` here"
+        case ["loop", name, *_] if name not in LOOP_NAMES:
+            return f"`loop` has {', '.join(LOOP_NAMES)}, not `{name}`"
         case ["run", name, *_] if name not in RUN_NAMES:
             return f"`run` has {', '.join(RUN_NAMES)}, not `{name}`"
         case ["steps", name, *_] if name not in known.all_steps:

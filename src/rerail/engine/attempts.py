@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,48 +14,72 @@ from rerail.core.masking import Mask
 from rerail.core.model import Call, Run, Step
 from rerail.core.render import Rendered, StepResults, rendered, shell
 from rerail.core.retry import Symptoms, patterns
-from rerail.core.state import RunState
+from rerail.core.state import RunState, Unit
 from rerail.core.template import Scope
-from rerail.engine.job import Find, Job
+from rerail.engine.job import Find, Job, attempt_name
+from rerail.engine.past import around
+from rerail.engine.tasks import Home, Task
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
 MOST_MESSAGE = 2000
 
 
-def scope_of(job: Job, state: RunState, run_status: str) -> Scope:
-    """What the names in an expression stand for now."""
-    return Scope(
-        params=job.header.params,
-        env=job.base_env,
-        steps=StepResults(state),
-        run={"id": job.header.run_id, "dir": job.environment["RERAIL_RUN_DIR"], "status": run_status},
-    )
+class View:
+    """A run as the expressions of its steps see it."""
+
+    def __init__(self, job: Job, state: RunState) -> None:
+        self._job = job
+        self._state = state
+        self.status: Callable[[], str] = lambda: state.status
+
+    def scope(self, home: Home, names: Mapping[str, Any], status: str = "") -> Scope:
+        """What the names in an expression stand for now."""
+        job, state = self._job, self._state
+        own_params = names.get("params") if names else None
+        return Scope(
+            params=job.header.params if own_params is None else own_params,
+            env=job.base_env,
+            steps=StepResults(state, lambda name: home.lookup(name, state)),
+            run={
+                "id": job.header.run_id,
+                "dir": job.environment["RERAIL_RUN_DIR"],
+                "status": status or self.status(),
+            },
+            more={name: value for name, value in names.items() if name != "params"},
+        )
+
+    def of(self, task: Task) -> Scope:
+        """What the names in the texts of a task stand for."""
+        return self.scope(task.home, task.home.names(task))
 
 
-def attempt_of(job: Job, step: Step, state: RunState, number: int, run_status: str) -> Attempt:
+def attempt_of(job: Job, task: Task, state: RunState, number: int, view: View) -> Attempt:
     """The attempt to launch, with everything its kind and executor need; raises ExpressionError."""
+    step = task.step
+    names = task.home.names(task)
     if isinstance(step.action, Call):
         # A function of this process has no environment of its own, and is what a tiny step costs most by.
-        return Attempt(unit=(step.id, None), number=number, action=step.action, timeout=step.timeout)
-    log_name = f"{step.id}.{number}"
+        return Attempt(
+            unit=task.unit, number=number, action=step.action, timeout=step.timeout, item=names.get("item", msgspec.UNSET)
+        )
+    log_name = attempt_name(task.unit, number)
     channel, variables = job.channel(log_name)
-    unit = state.unit((step.id, None))
-    key = f"{job.header.run_id}/{step.id}"
     declared = {**job.pipeline.env, **step.env}
     made = Rendered(action=step.action, env=declared, cwd=step.cwd)
     if step.dynamic:
-        made = rendered(step, declared, scope_of(job, state, run_status))
+        made = rendered(step, declared, view.of(task))
     env = {
         **made.env,
         **job.environment,  # after the user's: nobody takes his processes out of our sight by accident
         **variables,
         "RERAIL_STEP": step.id,
-        # The same for every attempt until the step has completed; what runs again after that is new work.
-        "RERAIL_STEP_KEY": f"{key}/{unit.completions}" if unit.completions else key,
+        "RERAIL_STEP_KEY": _key(job, task, state),
         "RERAIL_ATTEMPT": str(number),
     }
+    if "item" in names:
+        env["RERAIL_ITEM"] = msgspec.json.encode(names["item"]).decode()
     return Attempt(
-        unit=(step.id, None),
+        unit=task.unit,
         number=number,
         action=made.action,
         cwd=os.path.join(job.work_dir, made.cwd) if made.cwd else job.work_dir,
@@ -68,14 +92,31 @@ def attempt_of(job: Job, step: Step, state: RunState, number: int, run_status: s
     )
 
 
-def with_checks(job: Job, step: Step, state: RunState, attempt: Attempt, kinds: Mapping[type, Kind]) -> Attempt:
+def _key(job: Job, task: Task, state: RunState) -> str:
+    """The same for every attempt until the step has completed; what runs again after that is new work."""
+    step, item = task.unit
+    parts = [job.header.run_id, step, *([] if item is None else [item])]
+    if item is not None:
+        rounds = _rounds(task.unit, state)
+        parts += [f"round-{rounds}"] if rounds else []
+    completions = state.unit(task.unit).completions
+    return "/".join([*parts, str(completions)] if completions else parts)
+
+
+def _rounds(unit: Unit, state: RunState) -> int:
+    """How often the items of the controllers around a unit were given up."""
+    return sum(state.units[outer].rounds for outer in set(around(unit)) if outer in state.units)
+
+
+def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, Kind]) -> Attempt:
     """The attempt with the work of its checks; raises ExpressionError."""
     made = []
+    step = task.step
     for number, check in enumerate(step.checks, 1):
         script = check
         values: dict[str, str] = {}
         if step.dynamic:
-            script, values = shell(check, scope_of(job, state, state.status))
+            script, values = shell(check, view.of(task))
         of_check = msgspec.structs.replace(
             attempt, action=Run(script=script), values=values, channel=f"{attempt.channel}.check-{number}"
         )
@@ -117,10 +158,15 @@ def without_commit(outcome: Outcome, uncommitted: Sequence[str], head: str) -> O
     return msgspec.structs.replace(outcome, status="failed", type="CommitRequired", message=message, outputs={})
 
 
-def failure_of(job: Job, step: Step, outcome: Outcome, state: RunState, at: datetime) -> Failure:
+def failure_of(job: Job, task: Task, outcome: Outcome, state: RunState, at: datetime) -> Failure:
     """Everything that is known about why an attempt failed."""
-    variables: dict[str, Any] = {"params": job.header.params, "env": {**job.pipeline.env, **step.env}}
-    outputs = {need: unit.outputs for need in step.needs if (unit := state.unit((need, None))).outputs}
+    step = task.step
+    variables: dict[str, Any] = {
+        "params": job.header.params,
+        "env": {**job.pipeline.env, **step.env},
+        **task.home.names(task),
+    }
+    outputs = {need: unit.outputs for need in step.needs if (unit := state.unit((need, task.home.item))).outputs}
     if outputs:
         variables["outputs"] = outputs
     return Failure(
@@ -139,9 +185,9 @@ def failure_of(job: Job, step: Step, outcome: Outcome, state: RunState, at: date
     )
 
 
-def unstartable(step: Step, kind: str, message: str) -> Outcome:
+def unstartable(unit: Unit, kind: str, message: str) -> Outcome:
     """The outcome of an attempt that was never launched."""
-    return Outcome(unit=(step.id, None), status="failed", duration=0.0, type=kind, message=message, retryable=False)
+    return Outcome(unit=unit, status="failed", duration=0.0, type=kind, message=message, retryable=False)
 
 
 def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[Symptoms, tuple[str, ...]]:

@@ -7,9 +7,9 @@ import signal
 import msgspec
 
 from rerail.core import events as ev
+from rerail.engine.frame import Frame
 from rerail.engine.job import End, Job
 from rerail.engine.recorder import Recorder
-from rerail.engine.schedule import Schedule
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock
 
@@ -21,7 +21,7 @@ class Stop(msgspec.Struct, frozen=True):
     signal: signal.Signals | None
 
 
-def ending_of(job: Job, recorder: Recorder, schedule: Schedule, stop: Stop, *, failed: bool) -> End:
+def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop) -> End:
     """How it stands when nothing is left to do."""
     lost = recorder.lost
     if lost is not None:
@@ -34,14 +34,14 @@ def ending_of(job: Job, recorder: Recorder, schedule: Schedule, stop: Stop, *, f
         return End(status="interrupted", reason=recorder.degraded, lost=stopped)
     if stop.signal is not None:
         return End(status="interrupted", reason=stop.reason, signal=stop.signal)
-    if failed:
+    if root.failed:
         return End(status="failed", reason=stop.reason)
-    asked = tuple(schedule.asked)
+    asked = tuple(root.asked)
     if asked:
         return End(status="paused", reason=f"the outcome of {', '.join(asked)} is unknown", asked=asked)
-    if job.until and schedule.reached and not schedule.complete:
+    if job.until and root.reached and not root.complete:
         return End(status="paused", reason=f"stopped after {job.until}, as --until asked", reached=True)
-    return End(status="completed" if schedule.complete else "failed", reason=stop.reason)
+    return End(status="completed" if root.complete else "failed", reason=stop.reason)
 
 
 def finish(recorder: Recorder, clock: Clock, end: End) -> End:

@@ -7,10 +7,10 @@ from collections.abc import Container
 import msgspec
 
 from rerail.core.events import InputRecord
-from rerail.core.model import Step
 from rerail.core.render import filled
-from rerail.core.state import UnitState
+from rerail.core.state import Unit, UnitState
 from rerail.core.template import ExpressionError, Scope
+from rerail.engine.tasks import Task
 from rerail.ports import Looked, Outcome, Workshop
 
 
@@ -20,12 +20,12 @@ class StepFiles:
     def __init__(self, workshop: Workshop, spared: Container[str]) -> None:
         self._workshop = workshop
         self._spared = spared
-        self.examined: dict[str, Looked] = {}  # looked at, and not started yet
-        self._examining: set[str] = set()
-        self._confirmed: dict[str, str] = {}  # looked at again, and what was lost of it
-        self._cleared: dict[str, dict[str, str]] = {}  # what was moved aside before it runs again
-        self._blocked: dict[str, str] = {}  # what could not be, and would be destroyed
-        self._sealing: dict[str, Outcome] = {}
+        self.examined: dict[Unit, Looked] = {}  # looked at, and not started yet
+        self._examining: dict[Unit, Task] = {}
+        self._confirmed: dict[Unit, str] = {}  # looked at again, and what was lost of it
+        self._cleared: dict[Unit, dict[str, str]] = {}  # what was moved aside before it runs again
+        self._blocked: dict[Unit, str] = {}  # what could not be, and would be destroyed
+        self._sealing: dict[Unit, Outcome] = {}
 
     @property
     def examining(self) -> int:
@@ -33,98 +33,103 @@ class StepFiles:
         return len(self._examining)
 
     @property
+    def counted(self) -> int:
+        """How many of these count against the width of the run."""
+        return sum(task.home.counted for task in self._examining.values()) if self._examining else 0
+
+    @property
     def busy(self) -> bool:
         return bool(self._examining or self._sealing)
 
-    def examine(self, step: Step, scope: Scope) -> None:
+    def examine(self, task: Task, scope: Scope) -> None:
         """Have the inputs of a step looked at; its turn comes again when that is done."""
         try:
-            declared = filled(step.inputs, scope)
+            declared = filled(task.step.inputs, scope)
         except ExpressionError:
-            declared = step.inputs  # the step fails for the same reason, with a better message
-        self._examining.add(step.id)
-        self._workshop.examine((step.id, None), declared)
+            declared = task.step.inputs  # the step fails for the same reason, with a better message
+        self._examining[task.unit] = task
+        self._workshop.examine(task.unit, declared)
 
-    def inputs(self, step: Step) -> tuple[InputRecord, ...]:
+    def inputs(self, task: Task) -> tuple[InputRecord, ...]:
         """What a step is about to read."""
-        return self.examined[step.id].inputs
+        return self.examined[task.unit].inputs
 
-    def changed(self, step: Step, unit: UnitState) -> str:
+    def changed(self, task: Task, unit: UnitState) -> str:
         """Which input of a settled unit is not what it had read; '' if none."""
-        if not step.inputs or unit.status != "completed":
+        if not task.step.inputs or unit.status != "completed":
             return ""
-        looked = self.examined[step.id]
+        looked = self.examined[task.unit]
         if looked.problem:
             return looked.problem
         now = {read.path: read.sha256 for read in looked.inputs}
         was = {read.path: read.sha256 for read in unit.inputs}
         return next((f"input {path} changed" for path in now if now[path] != was.get(path)), "")
 
-    def confirm(self, step: Step, unit: UnitState) -> str | None:
+    def confirm(self, task: Task, unit: UnitState) -> str | None:
         """What was lost of a settled unit since this life began; None: that is being looked at."""
         if not unit.artifacts or unit.status != "completed":
             return ""
-        if step.id in self._confirmed:
-            return self._confirmed.pop(step.id)
-        self._examining.add(step.id)
-        self._workshop.confirm(step, unit.artifacts, self._spared)
+        if task.unit in self._confirmed:
+            return self._confirmed.pop(task.unit)
+        self._examining[task.unit] = task
+        self._workshop.confirm(task.unit, task.step, unit.artifacts, self._spared)
         return None
 
-    def clear(self, step: Step, unit: UnitState) -> dict[str, str] | None:
+    def clear(self, task: Task, unit: UnitState) -> dict[str, str] | None:
         """What stood at the broken paths of a unit that runs again, and where it is now; None: that is being done."""
         if not unit.artifacts or unit.status != "completed":
             return {}
-        if step.id in self._cleared:
-            return self._cleared.pop(step.id)
-        self._examining.add(step.id)
-        self._workshop.clear(step, unit.artifacts, self._spared)
+        if task.unit in self._cleared:
+            return self._cleared.pop(task.unit)
+        self._examining[task.unit] = task
+        self._workshop.clear(task.unit, task.step, unit.artifacts, self._spared)
         return None
 
-    def take(self, step: Step) -> tuple[str, str]:
+    def take(self, task: Task) -> tuple[str, str]:
         """The step starts: what keeps it from being launched, as kind and message; '' if nothing does."""
-        blocked = self._blocked.pop(step.id, "")
+        blocked = self._blocked.pop(task.unit, "")
         if blocked:
             return "ArtifactInTheWay", blocked
-        looked = self.examined.pop(step.id, None)
+        looked = self.examined.pop(task.unit, None)
         return ("InputInvalid", looked.problem) if looked is not None else ("", "")
 
-    def forget(self, step: Step) -> None:
+    def forget(self, task: Task) -> None:
         """The step does not start after all."""
-        self.examined.pop(step.id, None)
+        self.examined.pop(task.unit, None)
 
-    def seal(self, step: Step, outcome: Outcome, scope: Scope) -> str:
+    def seal(self, task: Task, outcome: Outcome, scope: Scope) -> str:
         """Have what a step produced sealed; why that cannot even be asked for, or ''."""
         try:
-            declared = filled(step.artifacts, scope)
+            declared = filled(task.step.artifacts, scope)
         except ExpressionError as error:
             return f"artifacts: {error}"
-        self._sealing[step.id] = outcome
-        self._workshop.seal((step.id, None), declared)
+        self._sealing[task.unit] = outcome
+        self._workshop.seal(task.unit, declared)
         return ""
 
     def sealed(self, looked: Looked) -> Outcome:
         """The outcome of a step now that its artifacts were looked at."""
-        outcome = self._sealing.pop(looked.unit[0])
+        outcome = self._sealing.pop(looked.unit)
         if looked.given_up:
             return msgspec.structs.replace(outcome, status="stopped")
         if looked.problem:
             return msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=looked.problem)
         return outcome
 
-    def finished(self) -> list[Looked]:
-        """What came of looking since the last call."""
-        found = self._workshop.finished()
-        for looked in found:
-            step_id = looked.unit[0]
-            if looked.purpose != "artifacts":
-                self._examining.discard(step_id)
+    def finished(self) -> list[tuple[Task | None, Looked]]:
+        """What came of looking since the last call, with the task that waits for it, unless it was sealed."""
+        found: list[tuple[Task | None, Looked]] = []
+        for looked in self._workshop.finished():
+            unit = looked.unit
+            task = self._examining.pop(unit, None) if looked.purpose != "artifacts" else None
+            found.append((task, looked))
             if looked.purpose == "inputs" and not looked.given_up:
-                self.examined[step_id] = looked
+                self.examined[unit] = looked
             if looked.purpose == "confirm":
-                self._confirmed[step_id] = looked.problem
+                self._confirmed[unit] = looked.problem
             if looked.purpose == "clear":
-                self._cleared[step_id] = looked.aside
-                self._blocked |= {step_id: looked.problem} if looked.problem else {}
+                self._cleared[unit] = looked.aside
+                self._blocked |= {unit: looked.problem} if looked.problem else {}
         return found
 
     def slow(self, now: float) -> list[str]:

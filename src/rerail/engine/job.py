@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from rerail.core.decisions import Plan
 from rerail.core.events import Event, Metrics
+from rerail.core.listing import Listing
 from rerail.core.masking import Mask
-from rerail.core.model import Pipeline, RunHeader, RunOptions
-from rerail.core.plan import Plan
+from rerail.core.model import Pipeline, RunHeader, RunOptions, Source
+from rerail.core.state import Unit
+from rerail.core.template import Scope
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Executor, Kind, Workshop
 
 # Patterns and a text: those that are in it, and those that took too long to tell.
 Find = Callable[[Sequence[str], str], tuple[frozenset[str], tuple[str, ...]]]
+
+
+def unit_name(unit: Unit) -> str:
+    """What the files of a unit are called, whatever its item is."""
+    step, item = unit
+    path = step.replace("/", "~")
+    return path if item is None else f"{path}.{hashlib.sha256(item.encode()).hexdigest()[:16]}"
+
+
+def attempt_name(unit: Unit, number: int) -> str:
+    """What the files of an attempt are called."""
+    return f"{unit_name(unit)}.{number}"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +52,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     until: str = ""  # the last step that is wanted in this life
     mended: tuple[Event, ...] = ()  # what was done about files before this life began
     spared: frozenset[str] = frozenset()  # paths that completed steps claim and a later one took over
+    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue that are to be tried again; empty: all
+    relisted: Mapping[Unit, Listing] = {}  # maps whose items are not what they were
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +68,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     head: Callable[[str], str]  # the commit a directory is at
     uncommitted: Callable[[str], list[str]]
     find: Find
+    source: Callable[[Source, Scope], Any]  # what a map fans out over, as it is now; raises ListingError
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

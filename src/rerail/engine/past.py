@@ -1,103 +1,207 @@
-"""What earlier lives left, put in order before the loop begins."""
+"""What earlier lives left, put in order before a frame begins: the pipeline's, and each one inside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rerail.core import events as ev
+from rerail.core.audit import Audit
+from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
+from rerail.core.inside import step_index
+from rerail.core.items import parent_of
+from rerail.core.making import Frame as Planned
+from rerail.core.making import decide
 from rerail.core.model import Step
-from rerail.core.plan import Decision
 from rerail.core.retry import remaining
-from rerail.core.state import UnitState
-from rerail.engine.job import Job
+from rerail.core.state import RunState, Unit, UnitState
+from rerail.engine.frame import Frame
+from rerail.engine.job import Job, attempt_name
 from rerail.engine.recorder import Recorder
-from rerail.engine.schedule import Schedule
+from rerail.engine.tasks import Task, Turns
 from rerail.ports import Clock
 
 
 class Past:
     """Settles what was decided about it and makes ready what can start."""
 
-    def __init__(self, job: Job, recorder: Recorder, schedule: Schedule, clock: Clock) -> None:
+    def __init__(self, job: Job, recorder: Recorder, turns: Turns, clock: Clock) -> None:
         self._job = job
         self._recorder = recorder
-        self._schedule = schedule
+        self._turns = turns
         self._clock = clock
+        self._index = step_index(job.pipeline)
 
-    def settle(self) -> None:
+    def settle(self, root: Frame) -> None:
+        """The pipeline's own steps, as the plan says."""
         self._end_cut_off()
         for event in self._job.mended:
             self._recorder.stage(event)
-        decisions = {decision.step: decision for decision in self._job.plan.decisions}
-        order: Iterable[str] = decisions
-        if any(decision.kept or decision.decision == "skip" for decision in decisions.values()):
-            # What is settled already must come after what it needs, wherever it is declared.
-            order = topological({step.id: step.needs for step in self._job.pipeline.steps})
-        for step_id in order:
-            self._settle(self._schedule.steps[step_id], decisions[step_id])
-        self._schedule.asked += unknown(self._job.pipeline.finally_, self._recorder.state)
-        for step_id in self._schedule.begin():
-            self._make_ready(step_id)
+        self._settle_all(root, {decision.step: decision for decision in self._job.plan.decisions})
+        self._turns.asked += unknown(self._job.pipeline.finally_, self._recorder.state)
+        self._begin(root)
+
+    def open(self, frame: Frame) -> None:
+        """A frame inside a controller: nothing may have happened in it yet, or it may have been cut off anywhere."""
+        state = self._recorder.state
+        if not any(state.units.get((step.id, frame.item)) for step in frame.body.steps):
+            frame.begin_new()
+            return
+        planned = Planned(steps=frame.body.steps, env=frame.body.env, index=self._index, item=frame.item)
+        self._settle_all(frame, decide(planned, state, Audit(), Wishes(changes="keep")))
+        self._begin(frame)
+
+    def _begin(self, frame: Frame) -> None:
+        for task in frame.begin():
+            self.make_ready(task)
 
     def _end_cut_off(self) -> None:
         """Attempts that were running when their life ended."""
         now = self._clock.now()
-        for (step, item), unit in self._recorder.state.units.items():
-            if unit.status == "running":
-                spent = self._job.mask.value(self._job.left_by(f"{step}.{unit.attempts}"))
+        for unit, known in list(self._recorder.state.units.items()):
+            if known.status == "running":
+                spent = self._job.mask.value(self._job.left_by(attempt_name(unit, known.attempts)))
                 self._recorder.stage(
-                    ev.StepInterrupted(at=now, step=step, item=item, attempt=unit.attempts, reason="crash", metrics=spent)
+                    ev.StepInterrupted(
+                        at=now, step=unit[0], item=unit[1], attempt=known.attempts, reason="crash", metrics=spent
+                    )
                 )
 
-    def _settle(self, step: Step, decision: Decision) -> None:
-        unit = self._recorder.state.unit((step.id, None))
+    def _settle_all(self, frame: Frame, decisions: Mapping[str, Decision]) -> None:
+        order: Iterable[str] = decisions
+        if any(decision.kept or decision.decision == "skip" for decision in decisions.values()):
+            # What is settled already must come after what it needs, wherever it is declared.
+            order = topological(frame.body.needs)
+        for step_id in order:
+            self._settle(frame, frame.body.by_id[step_id], decisions[step_id])
+
+    def _settle(self, frame: Frame, step: Step, decision: Decision) -> None:
+        unit = (step.id, frame.item)
+        known = self._recorder.state.unit(unit)
         reused = decision.kept
         if reused:
-            self._schedule.reuse(step.id, unit)
+            frame.reuse(step.id, known)
         elif decision.decision == "skip":
-            self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=decision.reason))
-            self._schedule.reuse(step.id, self._recorder.state.unit((step.id, None)))
+            self._recorder.stage(
+                ev.StepSkipped(at=self._clock.now(), step=step.id, item=frame.item, reason=decision.reason)
+            )
+            frame.reuse(step.id, self._recorder.state.unit(unit))
         else:
-            self._schedule.expect(step.id, ask=decision.decision == "ask")
-        self._finish_clean_up(step, hold=not reused)
+            frame.expect(step.id, ask=decision.decision == "ask")
+        self._finish_clean_up(frame, step, hold=not reused)
+        if decision.decision == "continue":
+            self._go_on(unit, decision)
+            return
         again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
-        if again and unit.status in ("completed", "skipped"):  # with flaws, mending has recorded it already
-            # What failed keeps its record until it runs again: what is left of its clean-up depends on it.
-            invalidate(self._recorder, self._clock, step.id, decision.reason)
+        if again and (known.status in ("completed", "skipped") or known.items is not None):
+            # With flaws, mending has recorded it already. What failed keeps its record until it runs again: what is
+            # left of its clean-up depends on it.
+            self.invalidate(unit, decision.reason)
 
-    def _finish_clean_up(self, step: Step, *, hold: bool) -> None:
+    def _go_on(self, unit: Unit, decision: Decision) -> None:
+        """A controller goes on: what is to run again inside it is reopened, and so is everything around that."""
+        state = self._recorder.state
+        again = [one.unit for one in decision.inner if one.decision == "rerun"]
+        again += [one for one in self._job.retry if one in state.units and _is_inside(one, unit)]
+        for inner in again:
+            if state.units[inner].status in ("completed", "failed"):
+                self.invalidate(inner, decision.reason, reopened=True)
+            for outer in around(inner):
+                if outer in state.units and state.units[outer].status == "completed":
+                    self.invalidate(outer, decision.reason, reopened=True)
+        if state.unit(unit).status == "completed":
+            self.invalidate(unit, decision.reason, reopened=True)
+
+    def _finish_clean_up(self, frame: Frame, step: Step, *, hold: bool) -> None:
         """What cleans up after a failure is finished; before the step's next attempt, if there is to be one."""
-        left = clean_up(step, self._recorder.state)
+        left = clean_up(step, self._recorder.state, frame.item)
         if not left.hooks:
             return
         if hold:
-            self._schedule.hold(step, left.hooks)
+            frame.hold(step, left.hooks)
         if left.ask:
-            self._schedule.asked.append(left.ask)
+            frame.ask(left.ask)
         else:
-            start_anew(self._recorder, self._clock, self._schedule.chain(left.hooks))
-            self._make_ready(left.hooks[0].id)
+            self.start_anew(frame.chain(left.hooks))
+            self.make_ready(frame.task(left.hooks[0].id))
 
-    def _make_ready(self, step_id: str) -> None:
+    def make_ready(self, task: Task) -> None:
         """Ready now, or when the wait is over that an earlier life had begun before a retry."""
-        unit: UnitState = self._recorder.state.unit((step_id, None))
-        if unit.status == "failed" and unit.retry_at is not None and unit.retry_in is not None:
-            wait = remaining(unit.retry_in, (unit.retry_at - self._clock.now()).total_seconds())
-            self._schedule.wait(step_id, self._clock.monotonic() + wait)
+        known: UnitState = self._recorder.state.unit(task.unit)
+        frame = task.home
+        assert isinstance(frame, Frame)
+        wait = self.left_to_wait(known)
+        if wait is None:
+            frame.ready(task)
         else:
-            self._schedule.ready(step_id)
+            frame.wait(task, self._clock.monotonic() + wait)
+
+    def left_to_wait(self, known: UnitState) -> float | None:
+        """What is left of the wait before a retry; None if there is none."""
+        if known.status != "failed" or known.retry_at is None or known.retry_in is None:
+            return None
+        return remaining(known.retry_in, (known.retry_at - self._clock.now()).total_seconds())
+
+    def invalidate(self, unit: Unit, reason: str, aside: dict[str, str] | None = None, *, reopened: bool = False) -> None:
+        """What is recorded of a unit no longer counts; what stood at its broken paths was moved aside."""
+        self._recorder.stage(
+            ev.StepInvalidated(
+                at=self._clock.now(),
+                step=unit[0],
+                item=unit[1],
+                reason=reason,
+                aside=aside or {},
+                index=self._recorder.state.unit(unit).index,
+                reopened=reopened,
+            )
+        )
+
+    def start_anew(self, hooks: Sequence[Task]) -> None:
+        """Hooks run anew each time: what is recorded of an earlier turn counts no more, but for a retry that is due."""
+        for hook in hooks:
+            known = self._recorder.state.unit(hook.unit)
+            if known.status not in ("pending", "running") and known.retry_at is None:
+                self.invalidate(hook.unit, "its turn has come again")
+
+    def reopen_failed(self, unit: Unit) -> None:
+        """A controller that failed is tried again: so are the items that failed in it, or those that were asked for."""
+        state = self._recorder.state
+        for dead in list(dead_items(state, unit)):
+            if not self._job.retry or dead in self._job.retry:
+                self.invalidate(dead, "it had failed", reopened=True)
+        if state.unit(unit).retry_at is None:
+            self.invalidate(unit, "it had failed", reopened=True)
 
 
-def invalidate(recorder: Recorder, clock: Clock, step_id: str, reason: str, aside: dict[str, str] | None = None) -> None:
-    """What is recorded of a step no longer counts; what stood at its broken paths was moved aside."""
-    recorder.stage(ev.StepInvalidated(at=clock.now(), step=step_id, reason=reason, aside=aside or {}))
+def dead_items(state: RunState, controller: Unit) -> Iterator[Unit]:
+    """The items of a map that failed for good."""
+    step, item = controller
+    for unit, known in state.units.items():
+        mine = unit[0] == step and unit[1] is not None and known.index is not None and parent_of(unit[1]) == item
+        if mine and known.status == "failed" and known.retry_at is None and not known.allowed:
+            yield unit
 
 
-def start_anew(recorder: Recorder, clock: Clock, hooks: Sequence[Step]) -> None:
-    """Hooks run anew each time: what an earlier turn recorded of them no longer counts, but for a retry that is due."""
-    for hook in hooks:
-        unit = recorder.state.unit((hook.id, None))
-        if unit.status not in ("pending", "running") and unit.retry_at is None:
-            invalidate(recorder, clock, hook.id, "its turn has come again")
+def around(unit: Unit) -> Iterator[Unit]:
+    """What a unit is inside of, from the inside out; some of these do not exist."""
+    step, item = unit
+    while "/" in step or item is not None:
+        if item is not None:  # the item itself belongs to a controller of the same name
+            yield (step, item)
+            yield (step, parent_of(item))
+        outer = step.rpartition("/")[0]
+        if not outer:
+            item = parent_of(item) if item is not None else None
+            continue
+        step = outer
+        yield (step, item)
+        if item is not None:
+            yield (step, parent_of(item))
+
+
+def _is_inside(unit: Unit, controller: Unit) -> bool:
+    step, item = controller
+    if unit[0] != step and not unit[0].startswith(step + "/"):
+        return False
+    return item is None or unit[1] == item or (unit[1] or "").startswith(item + "::")

@@ -6,7 +6,7 @@ snapshot that cannot be written is a warning, because it is a cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rerail.core.checkpoint import Reason, checkpoint_of, outline_of
 from rerail.core.events import Event, StepCompleted, StepFailed
@@ -81,6 +81,18 @@ class Recorder:
         for reporter in self._reporters:
             for seq, event in sent:
                 reporter.show(seq, event, self.state)
+
+    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
+        """The durable records of these kinds about a step."""
+        return self._log.find(tags, step)
+
+    def save_results(self, name: str, lines: Iterable[bytes]) -> str:
+        return self._log.save_results(name, lines)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything is staged that can still become durable."""
+        return bool(self._staged) and self.lost is None
 
     @property
     def degraded(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from datetime import timedelta
 
 import msgspec
 
@@ -17,26 +16,25 @@ from rerail.core import events as ev
 from rerail.core.fingerprint import fingerprint
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.model import Step
-from rerail.core.retry import decide
-from rerail.core.state import RunState, UnitState
-from rerail.core.template import ExpressionError, Scope, evaluate
+from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.template import ExpressionError, evaluate
 from rerail.engine.attempts import (
     attempt_of,
-    failure_of,
     masked,
     place_of,
-    scope_of,
-    symptoms_of,
     unstartable,
     with_checks,
     without_commit,
 )
+from rerail.engine.controllers import Desk
 from rerail.engine.ending import Stop, ending_of, finish
+from rerail.engine.ends import Ends
 from rerail.engine.files import StepFiles
+from rerail.engine.frame import Body, Frame
+from rerail.engine.inside import Inside
 from rerail.engine.job import End, Job, Tools
-from rerail.engine.past import Past, invalidate, start_anew
 from rerail.engine.recorder import Recorder
-from rerail.engine.schedule import Schedule
+from rerail.engine.tasks import Task, Turns
 from rerail.errors import StateUnwritable
 from rerail.ports import Looked, Outcome
 
@@ -53,11 +51,20 @@ class Runner:
         self._clock = tools.clock
         self._recorder = recorder
         self._state: RunState = recorder.state
-        self._schedule = Schedule(job.pipeline, job.until)
-        self._running: dict[str, int] = {}  # step → attempt number
+        self._turns = Turns()
+        self._root = Frame(Body(job.pipeline.steps, job.pipeline.finally_, job.pipeline.env), self._turns)
+        if job.until:
+            self._root.want(job.until)
+        self._desk = Desk(job, tools, recorder, self._turns)
+        self._desk.view.status = self._run_status
+        self._past = self._desk.past
+        self._inside = Inside(self._desk)
+        self._ends = Ends(self._desk, self._root, self._inside.hooks)
+        self._running: dict[Unit, tuple[Task, int]] = {}  # with the number of the attempt
+        self._counted = 0  # those of them that count against the width of the run
         self._unstartable: list[Outcome] = []
         self._files = StepFiles(tools.workshop, job.spared)
-        self._failed: set[str] = set()  # for good, and not allowed to
+        self._definitions: dict[int, str] = {}
         self._stop_reason = ""  # why nothing new may start
         self._stop_signal: signal.Signals | None = None
         self._final_status = ""  # what the run has come to, once only its last hooks are left
@@ -66,35 +73,43 @@ class Runner:
     def drive(self, opening: ev.RunStarted | ev.RunResumed) -> End:
         """Run to the end of this life. What happened is recorded before this returns, if it can be."""
         self._recorder.stage(opening)
-        Past(self._job, self._recorder, self._schedule, self._clock).settle()
+        self._past.settle(self._root)
         self._loop()
-        end = ending_of(self._job, self._recorder, self._schedule, self._stop(), failed=bool(self._failed))
+        end = ending_of(self._job, self._recorder, self._root, self._stop())
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
             end = self._last_hooks(end)
+        self._inside.interrupt(self._stop_signal.name if self._stop_signal else end.reason or "the end of this life")
         return finish(self._recorder, self._clock, end)
 
     def _last_hooks(self, end: End) -> End:
         """What comes last, whatever happened; only what is left of it if that is where an earlier life was cut off."""
         pipeline = self._job.pipeline
         left = last_hooks(pipeline, self._state) if self._job.plan.ending_cut_off else Rest(pipeline.finally_)
-        unknown = [hook.id for hook in pipeline.finally_ if hook.id in self._schedule.asked]
+        unknown = [hook.id for hook in pipeline.finally_ if hook.id in self._turns.asked]
         if unknown:
             return End(status="paused", reason=f"the outcome of {unknown[0]} is unknown", asked=tuple(unknown))
         self._final_status = end.status
-        self._schedule.halt()
-        start_anew(self._recorder, self._clock, self._schedule.start_hooks(left.hooks))
+        self._halt()
+        self._past.start_anew(self._root.start_hooks(left.hooks))
         self._loop()
-        return ending_of(self._job, self._recorder, self._schedule, self._stop(), failed=bool(self._failed))
+        return ending_of(self._job, self._recorder, self._root, self._stop())
 
     def _loop(self) -> None:
-        starts: list[Step] = []
+        starts: list[Task] = []
         while True:
             self._fill(starts)
             if self._flush(starts):
                 self._launch(starts)
+                self._inside.conclude()
+                self._take_ends()
             starts.clear()
             idle = not self._running and not self._unstartable and not self._files.examining
-            if idle and (self._is_stopping() or self._schedule.empty):
+            if self._is_stopping():
+                if idle:
+                    return
+            elif self._recorder.has_news or self._turns.is_ready(self._has_room):
+                continue  # controllers have gone on: record that, and start what they released
+            elif idle and self._turns.empty:
                 return
             self._recorder.snapshot_if_due()
             self._collect()
@@ -106,87 +121,105 @@ class Runner:
 
     # Starting
 
-    def _fill(self, starts: list[Step]) -> None:
+    def _fill(self, starts: list[Task]) -> None:
         """Stage the start of whatever is ready while there is room."""
-        if self._is_stopping() or self._is_full():
+        if self._is_stopping():
             return
-        for step in self._schedule.turns(self._clock.monotonic()):
-            unit = self._state.unit((step.id, None))
-            if step.inputs and step.id not in self._files.examined:
-                self._files.examine(step, self._scope())
-                if self._is_full():
-                    return
+        for task in self._turns.turns(self._clock.monotonic(), self._has_room):
+            unit, step = self._state.unit(task.unit), task.step
+            if step.inputs and task.unit not in self._files.examined:
+                self._files.examine(task, self._desk.view.of(task))
                 continue
-            if unit.settled and not self._runs_after_all(step, unit):
+            if unit.settled and not self._runs_after_all(task, unit):
                 continue
-            if unit.status == "failed" and unit.retry_at is None:
-                invalidate(self._recorder, self._clock, step.id, "it had failed")
-            if self._skips(step):
+            if step.is_controller:
+                self._inside.refresh(task, unit)
+            elif unit.status == "failed" and unit.retry_at is None:
+                self._past.invalidate(task.unit, "it had failed")
+            if step.when and self._skips(task):
                 continue
-            self._stage_start(step, unit.attempts + 1)
-            starts.append(step)
-            if self._is_full():
-                return
+            self._stage_start(task, unit.attempts + 1)
+            starts.append(task)
 
-    def _runs_after_all(self, step: Step, unit: UnitState) -> bool:
+    def _runs_after_all(self, task: Task, unit: UnitState) -> bool:
         """Whether a settled step runs again now that what it needs has come out; if not, it is settled, or looked at."""
-        changed = self._schedule.outdated(step, unit, self._state)
-        why = f"{changed} produced something different" if changed else self._files.changed(step, unit)
-        lost = "" if why else self._files.confirm(step, unit)
+        changed = task.home.outdated(task, unit, self._state)
+        why = f"{changed} produced something different" if changed else self._files.changed(task, unit)
+        lost = "" if why else self._files.confirm(task, unit)
         if why or lost:
-            aside = self._files.clear(step, unit)
+            aside = self._files.clear(task, unit)
             if aside is not None:
-                invalidate(self._recorder, self._clock, step.id, why or f"{lost} while others ran", aside)
+                self._past.invalidate(task.unit, why or f"{lost} while others ran", aside)
             return aside is not None
         if lost is not None:
-            self._recorder.warn(f"{step.id}: kept, what it needs came out the same")
-            self._files.forget(step)
-            self._schedule.settle(step, unit)
+            self._recorder.warn(f"{name(task.unit)}: kept, what it needs came out the same")
+            self._files.forget(task)
+            task.home.settle(task, unit)
+            task.home.leave(task)
         return False
 
-    def _is_full(self) -> bool:
-        return len(self._running) + self._files.examining >= self._job.options.parallel
+    def _has_room(self) -> bool:
+        return self._counted + self._files.counted < self._job.options.parallel
 
-    def _scope(self) -> Scope:
-        return scope_of(self._job, self._state, self._run_status())
+    def _definition(self, step: Step) -> str:
+        key = id(step)
+        if key not in self._definitions:
+            self._definitions[key] = fingerprint(step, self._job.pipeline.env)
+        return self._definitions[key]
 
-    def _stage_start(self, step: Step, number: int) -> None:
-        head = self._tools.head(place_of(self._job, step)) if step.commit_required else ""
-        definition = fingerprint(step, self._job.pipeline.env)
+    def _stage_start(self, task: Task, number: int) -> None:
+        step, (path, item) = task.step, task.unit
         self._recorder.stage(
             ev.StepStarted(
                 at=self._clock.now(),
-                step=step.id,
+                step=path,
+                item=item,
                 attempt=number,
-                fingerprint=definition,
-                head=head,
-                inputs=self._files.inputs(step) if step.inputs else (),
+                index=task.index,
+                fingerprint=self._definition(step) if item is None else "",
+                head=self._tools.head(place_of(self._job, step)) if step.commit_required else "",
+                inputs=self._files.inputs(task) if step.inputs else (),
             )
         )
-        self._running[step.id] = number
+        self._take_in(task, number)
 
-    def _skips(self, step: Step) -> bool:
+    def _take_in(self, task: Task, number: int) -> None:
+        self._running[task.unit] = (task, number)
+        if task.home.counted and not task.step.is_controller:
+            self._counted += 1
+
+    def _take_out(self, unit: Unit) -> tuple[Task, int]:
+        task, number = self._running.pop(unit)
+        if task.home.counted and not task.step.is_controller:
+            self._counted -= 1
+        return task, number
+
+    def _skips(self, task: Task) -> bool:
         """Settle a step whose `when` does not hold. One that has no value is left to fail as an attempt."""
-        if not step.when:
-            return False
+        step, (path, item) = task.step, task.unit
         try:
-            if evaluate(step.when, self._scope()):
+            if evaluate(step.when, self._desk.view.of(task)):
                 return False
         except ExpressionError:
             return False
         reason = f"`when: {step.when}` does not hold"
-        if self._state.unit((step.id, None)).status != "pending":
-            invalidate(self._recorder, self._clock, step.id, reason)
-        self._files.forget(step)
-        definition = fingerprint(step, self._job.pipeline.env)
-        self._recorder.stage(ev.StepSkipped(at=self._clock.now(), step=step.id, reason=reason, fingerprint=definition))
-        self._schedule.settle(step, self._state.unit((step.id, None)))
+        if self._state.unit(task.unit).status != "pending":
+            self._past.invalidate(task.unit, reason)
+        self._files.forget(task)
+        definition = self._definition(step) if item is None else ""
+        self._recorder.stage(
+            ev.StepSkipped(
+                at=self._clock.now(), step=path, item=item, reason=reason, index=task.index, fingerprint=definition
+            )
+        )
+        task.home.settle(task, self._state.unit(task.unit))
+        task.home.leave(task)
         return True
 
     def _run_status(self) -> str:
-        return self._final_status or ("failed" if self._failed else self._state.status)
+        return self._final_status or ("failed" if self._root.failed else self._state.status)
 
-    def _flush(self, starts: Sequence[Step]) -> bool:
+    def _flush(self, starts: Sequence[Task]) -> bool:
         """Make the batch durable. False: it is not, and nothing of it may be launched."""
         stops = self._job.pipeline.checkpoint.on_error == "stop"
         try:
@@ -203,43 +236,61 @@ class Runner:
             return False
         return True
 
-    def _unlaunch(self, starts: Sequence[Step], reason: str) -> None:
-        for step in starts:
-            del self._running[step.id]
-            invalidate(self._recorder, self._clock, step.id, reason)
+    def _unlaunch(self, starts: Sequence[Task], reason: str) -> None:
+        for task in starts:
+            self._take_out(task.unit)
+            self._past.invalidate(task.unit, reason, reopened=True)
 
-    def _launch(self, starts: Sequence[Step]) -> None:
-        for step in starts:
+    def _launch(self, starts: Sequence[Task]) -> None:
+        for task in starts:
+            step = task.step
             try:
                 if step.when:  # one that has no value was not skipped: it fails here
-                    evaluate(step.when, self._scope())
-                kind, problem = self._files.take(step) if step.inputs or step.artifacts else ("", "")
+                    evaluate(step.when, self._desk.view.of(task))
+                kind, problem = self._files.take(task) if step.inputs or step.artifacts else ("", "")
                 if problem:
-                    self._unstartable.append(unstartable(step, kind, problem))
+                    self._unstartable.append(unstartable(task.unit, kind, problem))
                     continue
-                attempt = attempt_of(self._job, step, self._state, self._running[step.id], self._run_status())
+                if step.is_controller:
+                    self._take_out(task.unit)
+                    self._inside.begin(task)
+                    continue
+                attempt = attempt_of(self._job, task, self._state, self._running[task.unit][1], self._desk.view)
                 work = self._tools.kinds[type(step.action)].work(attempt)
                 if step.checks:
-                    attempt = with_checks(self._job, step, self._state, attempt, self._tools.kinds)
+                    attempt = with_checks(task, attempt, self._desk.view, self._tools.kinds)
             except ExpressionError as error:
-                self._unstartable.append(unstartable(step, "ExpressionError", str(error)))
+                self._unstartable.append(unstartable(task.unit, "ExpressionError", str(error)))
             except (ValueError, KeyError, OSError) as error:
-                self._unstartable.append(unstartable(step, "CouldNotStart", f"could not start: {error}"))
+                self._unstartable.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
             else:
                 self._executor.start(attempt, work)
 
     # Waiting and recording
+
+    def _take_ends(self) -> None:
+        """Controllers that came to their end, and attempts that were started in their name."""
+        while self._desk.started:
+            task = self._desk.started.pop()
+            self._take_in(task, self._state.unit(task.unit).attempts)
+        while self._desk.ends:
+            task, outcome = self._desk.ends.pop(0)
+            self._inside.ended(task.unit)
+            self._end(task, self._state.unit(task.unit).attempts, outcome)
 
     def _collect(self) -> None:
         """Wait for something to happen and stage it."""
         outcomes = self._unstartable or self._executor.wait(self._patience)
         self._unstartable = []
         for outcome in outcomes:
-            self._end(outcome)
+            task, attempt = self._take_out(outcome.unit)
+            if not self._inside.took(outcome):
+                self._end(task, attempt, outcome)
         if self._files.busy:
             self._look()
         if self._tools.signals.received:
             self._heed_signals()
+        self._take_ends()
         now = self._clock.monotonic()
         if now - self._last_interval >= self._job.pipeline.checkpoint.interval:
             self._last_interval = now
@@ -247,29 +298,30 @@ class Runner:
 
     def _look(self) -> None:
         """Take what came of looking at files."""
-        for looked in self._files.finished():
-            step = self._schedule.steps[looked.unit[0]]
-            if looked.purpose != "artifacts":
-                self._look_again(step, looked)
+        for task, looked in self._files.finished():
+            if task is not None:
+                self._look_again(task, looked)
                 continue
-            attempt = self._running.pop(step.id)
+            sealed, attempt = self._take_out(looked.unit)
             outcome = self._files.sealed(looked)
             for warning in looked.warnings:
-                self._recorder.warn(self._job.mask.text(f"{step.id}: {warning}"))
-            self._record_end(step, attempt, outcome, looked.artifacts)
+                self._recorder.warn(self._job.mask.text(f"{name(looked.unit)}: {warning}"))
+            self._record_end(sealed, attempt, outcome, looked.artifacts)
         for line in self._files.slow(self._clock.monotonic()):
             self._recorder.warn(line)
 
-    def _look_again(self, step: Step, looked: Looked) -> None:
+    def _look_again(self, task: Task, looked: Looked) -> None:
         """A step whose turn had come, and comes again now that its files were looked at."""
         if looked.found:
+            step, item = task.unit
             found, made, aside = looked.found, looked.artifacts, looked.aside
+            now = self._clock.now()
             self._recorder.stage(
-                ev.ArtifactsRestored(at=self._clock.now(), step=step.id, found=found, artifacts=made, aside=aside)
+                ev.ArtifactsRestored(at=now, step=step, item=item, found=found, artifacts=made, aside=aside)
             )
-            self._recorder.warn(f"{step.id}: restored {', '.join(found)}, which another step had damaged")
+            self._recorder.warn(f"{name(task.unit)}: restored {', '.join(found)}, which another step had damaged")
         if not looked.given_up:
-            self._schedule.next(step.id)
+            self._turns.next(task)
 
     def _patience(self) -> float:
         now = self._clock.monotonic()
@@ -279,7 +331,7 @@ class Runner:
             patience = min(patience, snapshot_due - now)
         if self._files.busy:
             patience = min(patience, 1.0)
-        due = self._schedule.next_due()
+        due = self._turns.next_due()
         if due is not None and not self._is_stopping():
             patience = min(patience, due - now)
         return max(patience, 0.0)
@@ -302,92 +354,45 @@ class Runner:
 
     def _stop_starting(self, reason: str) -> None:
         self._stop_reason = self._stop_reason or reason
+        self._desk.stopping = True
 
-    def _end(self, outcome: Outcome) -> None:
+    def _halt(self) -> None:
+        """No further step runs in this life, only hooks."""
+        self._root.halt()
+        self._desk.stopping = True
+        self._turns.keep(lambda task: task.unit[0] in self._inside.hooks)
+
+    def _end(self, task: Task, attempt: int, outcome: Outcome) -> None:
         """Stage how an attempt ended, and what follows from it."""
-        step = self._schedule.steps[outcome.unit[0]]
-        attempt = self._running.pop(step.id)
+        step = task.step
         if self._job.mask or outcome.warnings:
             outcome = masked(outcome, self._job.mask)
             for warning in outcome.warnings:
-                self._recorder.warn(f"{step.id}: {warning}")
+                self._recorder.warn(f"{name(task.unit)}: {warning}")
         if outcome.status == "ok" and step.commit_required:
             place = place_of(self._job, step)
             head = self._tools.head(place)
             if head in ("", self._state.unit(outcome.unit).head):
                 outcome = without_commit(outcome, self._tools.uncommitted(place), head)
         if outcome.status == "ok" and step.artifacts:
-            problem = self._files.seal(step, outcome, self._scope())
+            problem = self._files.seal(task, outcome, self._desk.view.of(task))
             if not problem:
-                self._running[step.id] = attempt  # until its artifacts are sealed
+                self._take_in(task, attempt)  # until its artifacts are sealed
                 return
             outcome = msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=problem)
-        self._record_end(step, attempt, outcome)
+        self._record_end(task, attempt, outcome)
 
     def _record_end(
-        self, step: Step, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()
+        self, task: Task, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()
     ) -> None:
         match outcome.status:
             case "ok":
-                self._complete(step, attempt, outcome, artifacts)
+                self._ends.complete(task, attempt, outcome, artifacts)
             case "stopped":
                 reason = self._stop_signal.name if self._stop_signal else self._stop_reason or "--fail-fast"
-                now, spent = self._clock.now(), outcome.metrics
-                self._recorder.stage(
-                    ev.StepInterrupted(at=now, step=step.id, attempt=attempt, reason=reason, metrics=spent)
-                )
+                self._ends.interrupt(task, attempt, outcome, reason)
             case "failed":
-                self._fail(step, attempt, outcome)
-
-    def _complete(
-        self, step: Step, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()
-    ) -> None:
-        if step.on_failure and self._failed:  # a clean-up that failed before it is history now
-            self._failed -= {hook.id for hook in step.on_failure}
-        self._recorder.stage(
-            ev.StepCompleted(
-                at=self._clock.now(),
-                step=step.id,
-                attempt=attempt,
-                duration=round(outcome.duration, 6),
-                outputs=outcome.outputs,
-                metrics=outcome.metrics,
-                artifacts=artifacts,
-                output=outcome.output,
-            )
-        )
-        self._schedule.settle(step, self._state.unit(outcome.unit))
-
-    def _fail(self, step: Step, attempt: int, outcome: Outcome) -> None:
-        now = self._clock.now()
-        failures = self._state.unit(outcome.unit).failures + 1
-        symptoms, endless = symptoms_of(step, outcome, self._tools.find)
-        for pattern in endless:
-            self._recorder.warn(f"{step.id}: `retry.on: {pattern}` takes too long to look for; it counts as not found")
-        delay = decide(step.retry, failures, symptoms, self._tools.dice()).delay
-        self._recorder.stage(
-            ev.StepFailed(
-                at=now,
-                step=step.id,
-                attempt=attempt,
-                duration=round(outcome.duration, 6),
-                error=failure_of(self._job, step, outcome, self._state, now),
-                retry_at=None if delay is None else now + timedelta(seconds=delay),
-                retry_in=delay,
-                allowed=delay is None and step.allow_failure,
-                metrics=outcome.metrics,
-                output=outcome.output,
-            )
-        )
-        if delay is not None:
-            self._schedule.wait(step.id, self._clock.monotonic() + delay)
-            return
-        start_anew(self._recorder, self._clock, self._schedule.fail(step))
-        if step.allow_failure:
-            if step.id not in self._schedule.hooks:  # the next hook was released by its failure already
-                self._schedule.settle(step, self._state.unit(outcome.unit))
-            return
-        self._failed.add(step.id)
-        if self._job.options.fail_fast and not self._final_status:
-            self._schedule.halt()
-            self._executor.stop(STOP_GRACE, spare=self._schedule.hooks)
+                for_good = self._ends.fail(task, attempt, outcome)
+                if for_good and task.home is self._root and self._job.options.fail_fast and not self._final_status:
+                    self._halt()
+                    self._executor.stop(STOP_GRACE, spare=self._inside.hooks)

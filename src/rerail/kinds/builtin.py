@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -84,7 +84,7 @@ class WriteFile:
 class LocalCall:
     """A function of this process, by name."""
 
-    def __init__(self, functions: Mapping[str, Callable[[], dict[str, Any] | None]]) -> None:
+    def __init__(self, functions: Mapping[str, Callable[..., dict[str, Any] | None]]) -> None:
         self._functions = functions
 
     def work(self, attempt: Attempt) -> Work:
@@ -92,9 +92,9 @@ class LocalCall:
         function = self._functions.get(attempt.action.target)
         if function is None:
             raise ValueError(f"no function is registered as {attempt.action.target!r}")
-        return FunctionWork(function=function)
+        return FunctionWork(function=function if attempt.item is msgspec.UNSET else partial(function, attempt.item))
 
 
-def builtin_kinds(functions: Mapping[str, Callable[[], dict[str, Any] | None]]) -> dict[type, Kind]:
+def builtin_kinds(functions: Mapping[str, Callable[..., dict[str, Any] | None]]) -> dict[type, Kind]:
     """Every kind there is, by the action it is for."""
     return {Run: Shell(), Python: PythonFunction(), Write: WriteFile(), Call: LocalCall(functions)}

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -168,6 +168,15 @@ class DirectoryStore:
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         path = self._existing(run_id)
         return self._beside_an_owner(run_id, lambda: list(_decoded(segments.load(path, run_id, None), run_id)))
+
+    def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
+        path, pattern = self._existing(run_id), journal.wanted(tags, step)
+
+        def read() -> list[Event]:
+            chain = segments.load(path, run_id, None)
+            return [event for _, event in journal.decode_all([one for one in chain.lines if pattern.match(one[1])])]
+
+        return iter(self._beside_an_owner(run_id, read))
 
     def _beside_an_owner(self, run_id: str, read: Callable[[], _T]) -> _T:
         """Read while somebody may be writing: what looks wrong may be half-written, and is looked at again."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import get_args
 
@@ -170,6 +170,21 @@ def was_synced(data: bytes, bad: Position) -> bool:
 @cache
 def _decoder() -> msgspec.json.Decoder[Event]:
     return msgspec.json.Decoder(Event)  # made when it is needed: it costs as much as a small import
+
+
+def wanted(tags: Collection[str], step: str) -> re.Pattern[bytes]:
+    """Finds the lines of records of these kinds about a step, without decoding the others."""
+    kinds = b"|".join(re.escape(tag.encode()) for tag in tags)
+    name = re.escape(_encode(step))
+    return re.compile(
+        rb'^\{"sum":"[0-9a-f]{16}","seq":\d+,"ack":\d+,"event":"(?:%b)","at":"[^"\n]*","step":%b[,}].*$' % (kinds, name),
+        re.MULTILINE,
+    )
+
+
+def decode(line: bytes) -> Event:
+    """One record that is known to be one."""
+    return _decoder().decode(line)
 
 
 def decode_all(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from rerail import processes
@@ -24,6 +24,11 @@ class _Kept:
         self.owner: Owner | None = None
         self.log: MemoryRun | None = None
         self.checkpoint: Checkpoint | None = None
+
+
+def found(events: Sequence[Event], tags: Collection[str], step: str) -> Iterator[Event]:
+    """The events of these kinds about a step."""
+    return (event for event in events if event.__struct_config__.tag in tags and getattr(event, "step", "") == step)
 
 
 class MemoryRun:
@@ -62,6 +67,12 @@ class MemoryRun:
     def freeze_pipeline(self, text: bytes) -> None:
         self._kept.pipelines.append(text)
 
+    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
+        return found(self._kept.events, tags, step)
+
+    def save_results(self, name: str, lines: Iterable[bytes]) -> str:  # noqa: ARG002 - there is no place for files
+        return ""
+
     def open_log(self, name: str) -> int:  # noqa: ARG002
         return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
@@ -94,6 +105,9 @@ class MemoryStore:
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         return list(enumerate(self._find(run_id).events, 1))
+
+    def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
+        return found(self._find(run_id).events, tags, step)
 
     def pipeline(self, run_id: str, sha256: str) -> bytes:
         for text in reversed(self._find(run_id).pipelines):

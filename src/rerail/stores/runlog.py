@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -44,6 +45,7 @@ class DirectoryRun:
         self._inherited = chain.end  # where the durable part of the journal ended when we took it over
         self._acked_length = self._acked_seq = 0  # likewise, of the segment we write
         self._digests = dict(chain.digests)
+        self._lengths = dict(chain.lengths)
         self._pending: list[Event] = []  # appended, not synced
         self._file: durable.AppendFile | None = None
         self._segment = 0
@@ -166,6 +168,7 @@ class DirectoryRun:
             raise
         if after is not None and self._segment == after.segment:
             self._digests[after.segment] = self._acked_digest(after)
+            self._lengths[after.segment] = after.length
         self._file, self._segment, self._sum = file, self._newest, last_sum
         self._digest = hashlib.sha256(head + body)
         self._acked_length, self._acked_seq = file.length, self._seq
@@ -241,6 +244,23 @@ class DirectoryRun:
                 f"cannot write {path}: {error.strerror}",
                 hint=f"rerail resume {self._run_id}, once it can be written",
             ) from error
+
+    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
+        pattern = journal.wanted(tags, step)
+        lengths = self._lengths | ({self._segment: self._acked_length} if self._segment else {})
+        for number, length in lengths.items():
+            with open(os.path.join(self.path, segments.file_name(number)), "rb") as file:
+                view = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
+            with view:
+                for match in pattern.finditer(view):
+                    yield journal.decode(match[0])
+
+    def save_results(self, name: str, lines: Iterable[bytes]) -> str:
+        directory = os.path.join(self.path, "results")
+        durable.make_dir(directory)
+        path = os.path.join(directory, f"{name}.jsonl")
+        durable.replace_file(path, b"".join(lines))
+        return path
 
     def open_log(self, name: str) -> int:
         return durable.open_log(os.path.join(self.path, "logs", name))

@@ -68,6 +68,7 @@ class Chain(msgspec.Struct, kw_only=True):
     ignored: int = 0  # bytes after the end of the last segment
     uneven: str = ""  # said if the life that wrote the last segment ended without a word: its file was cut
     header: RunHeader | None = None
+    lengths: dict[int, int] = {}  # segment number: counted bytes, oldest first
 
 
 class _Segment(msgspec.Struct, kw_only=True):
@@ -105,6 +106,9 @@ def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
     else:
         result = _from_start(chain, run_id, covered, newest, notices)
     result.header = chain[-1].opening.header if chain[-1].opening else None
+    result.lengths = {segment.number: segment.sealed for segment in chain if segment is not chain[-1]}
+    if result.end is not None:
+        result.lengths[result.end.segment] = result.end.length
     return result
 
 

@@ -1,0 +1,151 @@
+"""Closing items: what the state forgets of an item once its controller has its mark, and what it must keep.
+
+Kept is what a resume has to prove (artifacts and inputs), what a person may retry (failures), and in a loop what the
+last iteration handed out. Metrics of what is forgotten go to the controller: money is counted for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rerail.core import events as ev
+from rerail.core.items import COMPLETED, FAILED, PENDING, SKIPPED, STATUS, Items, joined, parent_of, set_ranges
+from rerail.errors import IllegalEvent
+
+if TYPE_CHECKING:
+    from rerail.core.state import RunState, Unit, UnitState
+
+
+def status_by_mark(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.StepInvalidated) -> str:
+    """How an item stands that the state has no record of; raises IllegalEvent if there is no such item."""
+    assert event.item is not None
+    assert event.index is not None
+    controller = state.units.get((event.step, parent_of(event.item)))
+    if controller is None or controller.items is None or not 0 <= event.index < controller.items.total:
+        raise IllegalEvent(f"{type(event).__name__} cannot happen to {event.step}[{event.item}], which was never listed")
+    return STATUS[controller.items.marks[event.index]]
+
+
+def account(state: RunState, key: Unit, unit: UnitState) -> None:
+    """Mark an item by what has just happened to it, and forget it if that closed it."""
+    step, item = key
+    assert item is not None
+    controller = state.units[step, parent_of(item)]
+    items = controller.items
+    assert items is not None
+    assert unit.index is not None
+    mark = PENDING
+    match unit.status:
+        case "completed":
+            mark = COMPLETED
+        case "skipped":
+            mark = SKIPPED
+        case "failed" if unit.retry_at is None:
+            mark = SKIPPED if unit.allowed else FAILED
+        case _:
+            pass
+    items.marks[unit.index] = mark
+    if mark in (COMPLETED, SKIPPED):
+        _close(state, key, unit.index, controller)
+
+
+def _close(state: RunState, key: Unit, index: int, controller: UnitState) -> None:
+    step, item = key
+    assert item is not None
+    assert controller.items is not None
+    if not controller.items.carries:
+        if len(state.inner[item]) == 1 and not _is_needed(state.units[key]):  # most items are one step and no more
+            del state.inner[item]
+            _add(controller, state.units.pop(key))
+            return
+        kept = [name for name in state.inner.pop(item) if name != step and not _drop(state, (name, item), controller)]
+        if not kept and not _drop(state, key, controller):
+            kept = [step]
+        elif kept:
+            kept.append(step)  # it knows the position
+        if kept:
+            state.inner[item] = kept
+            controller.items.kept += 1
+        return
+    _drop(state, key, controller)
+    state.inner[item].remove(step)
+    _drop_iteration(state, joined(parent_of(item), str(index)), controller)
+
+
+def end_loop(state: RunState, key: Unit, unit: UnitState) -> None:
+    """A loop has completed: nobody asks any more what its last iteration handed out."""
+    assert unit.items is not None
+    _drop_iteration(state, joined(key[1], str(unit.items.marks.rfind(COMPLETED) + 1)), unit)
+
+
+def _drop_iteration(state: RunState, item: str, controller: UnitState) -> None:
+    kept = [name for name in state.inner.pop(item, ()) if not _drop(state, (name, item), controller)]
+    if kept:
+        state.inner[item] = kept
+
+
+def _is_needed(unit: UnitState) -> bool:
+    return bool(unit.artifacts or unit.inputs or (unit.items is not None and (unit.items.kept or unit.items.failed)))
+
+
+def _drop(state: RunState, key: Unit, controller: UnitState) -> bool:
+    """Forget a unit unless a resume has to prove something of it; whether it was forgotten."""
+    unit = state.units[key]
+    if _is_needed(unit):
+        return False
+    del state.units[key]
+    _add(controller, unit)
+    return True
+
+
+def _add(controller: UnitState, unit: UnitState) -> None:
+    if unit.metrics:
+        total = dict(controller.metrics)
+        for name, value in unit.metrics.items():
+            total[name] = total.get(name, 0) + value
+        controller.metrics = total
+
+
+def give_up(state: RunState, key: Unit, controller: UnitState) -> None:
+    """Forget everything inside a controller: it begins anew."""
+    _forget(state, key, controller, lambda _: True)
+    controller.items = None
+    controller.rounds += 1
+
+
+def _forget(state: RunState, key: Unit, controller: UnitState, wanted: Callable[[str | None], bool]) -> None:
+    step, item = key
+    below, prefix = step + "/", "" if item is None else item + "::"
+    for name, instance in list(state.units):
+        inside = name.startswith(below) and (instance == item or (instance or "").startswith(prefix))
+        own = name == step and instance is not None and instance != item and instance.startswith(prefix)
+        if (inside or own) and wanted(instance):
+            _add(controller, state.units.pop((name, instance)))
+            if instance is not None and instance in state.inner:
+                left = [other for other in state.inner.pop(instance) if other != name]
+                if left:
+                    state.inner[instance] = left
+
+
+def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -> None:
+    """A list, or the next part of one, was recorded."""
+    if event.first:
+        if unit.items is None or unit.items.known != event.first or unit.items.total != event.total:
+            raise IllegalEvent(f"items {event.first} and on of {event.step} cannot follow what was listed of it")
+        unit.items.known += len(event.keys)
+        return
+    marks = bytearray(event.total)
+    try:
+        for text, mark in ((event.completed, COMPLETED), (event.failed, FAILED), (event.skipped, SKIPPED)):
+            set_ranges(marks, text, mark)
+    except ValueError as error:
+        raise IllegalEvent(f"the list of {event.step}: {error}") from None
+    if event.gone:
+        gone, prefix = set(event.gone), "" if event.item is None else event.item + "::"
+        _forget(state, key, unit, lambda item: item is not None and item[len(prefix) :].split("::")[0] in gone)
+    for item, position in event.moved.items():
+        known = state.units.get((event.step, joined(event.item, item)))
+        if known is not None:
+            known.index = position
+    unit.items = Items(marks=marks, known=len(event.keys), digest=event.digest, carries=event.carries)

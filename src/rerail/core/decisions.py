@@ -1,0 +1,76 @@
+"""What a plan is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from rerail.core.audit import Flaw
+from rerail.core.state import Unit
+
+Verdict = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
+KEPT: tuple[Verdict, ...] = ("reuse", "restore")
+Changes = Literal["rerun", "keep", "refuse"]
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of one step. `unless_same` names the steps whose unchanged products would still save it."""
+
+    step: str
+    decision: Verdict
+    reason: str
+    unless_same: tuple[str, ...] = ()
+    changed: bool = False  # its definition was edited since it ran
+    saved_seconds: float = 0.0  # what reusing it saves
+    flaws: tuple[Flaw, ...] = ()  # where its artifacts do not stand: to be restored, or moved aside before it runs
+    item: str | None = None  # of a unit inside a controller
+    inner: tuple[Decision, ...] = ()  # about units inside it
+
+    @property
+    def unit(self) -> Unit:
+        return (self.step, self.item)
+
+    @property
+    def kept(self) -> bool:
+        return self.decision in KEPT
+
+    @property
+    def mends(self) -> bool:
+        """Whether its flaws are restored: it is kept, or would be if what it needs comes out the same."""
+        return bool(self.flaws) and (self.kept or bool(self.unless_same))
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The decisions in declaration order, and the steps the run knows but the pipeline no longer has."""
+
+    decisions: tuple[Decision, ...]
+    removed: tuple[str, ...] = ()
+    hooks: tuple[Decision, ...] = ()  # those that an earlier life did not finish
+    ending_cut_off: bool = False  # the run had come to its last hooks
+
+    @property
+    def everything(self) -> Iterator[Decision]:
+        """The decisions, and those about units inside controllers."""
+        for decision in self.decisions:
+            yield decision
+            yield from decision.inner
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return tuple(item.step for item in self.decisions if item.changed)
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person asked of a plan.
+
+    `start` is the step to start from: it and what depends on it run in any case, and in a run that has not begun
+    everything else is skipped.
+    """
+
+    changes: Changes = "rerun"
+    start: str = ""
+    restore: bool = True
+    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue that are to be tried again
+    relisted: Mapping[str, str] = {}  # maps whose source is not what it was, and in which way

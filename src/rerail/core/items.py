@@ -1,0 +1,110 @@
+"""Items of a map and iterations of a loop: their names, and what became of each, a byte a piece.
+
+An item is closed when it completed, was skipped, or failed for good. From then on its controller (the map or loop)
+knows only its mark: what it handed out is in the journal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+PENDING, COMPLETED, FAILED, SKIPPED = range(4)
+STATUS: Final = ("pending", "completed", "failed", "skipped")
+
+_SEPARATOR: Final = "::"
+
+
+class Items(msgspec.Struct, kw_only=True):
+    """What became of the items of one controller."""
+
+    marks: bytearray
+    known: int = 0  # how many are listed by now; fewer than there are marks only while the list is being recorded
+    digest: str = ""  # of the list
+    carries: bool = False  # a loop: what an iteration handed out is known in the next
+    kept: int = 0  # closed items of which something has to be proved on resume
+
+    @property
+    def total(self) -> int:
+        return len(self.marks)
+
+    @property
+    def completed(self) -> int:
+        return self.marks.count(COMPLETED)
+
+    @property
+    def failed(self) -> int:
+        return self.marks.count(FAILED)
+
+    @property
+    def skipped(self) -> int:
+        return self.marks.count(SKIPPED)
+
+    @property
+    def closed(self) -> int:
+        return len(self.marks) - self.marks.count(PENDING)
+
+    def next_pending(self, start: int) -> int:
+        """The first item from `start` on that is not closed; -1 if there is none."""
+        return self.marks.find(PENDING, start)
+
+    def copy(self) -> Items:
+        return msgspec.structs.replace(self, marks=bytearray(self.marks))
+
+
+def ranges(marks: bytes | bytearray, mark: int) -> str:
+    """The positions with a mark, as `0-17,19`."""
+    found = re.finditer(re.escape(bytes([mark])) + b"+", marks)
+    return ",".join(
+        str(run.start()) if run.end() - run.start() == 1 else f"{run.start()}-{run.end() - 1}" for run in found
+    )
+
+
+def set_ranges(marks: bytearray, text: str, mark: int) -> None:
+    """Mark the positions that `ranges` named."""
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        begin, end = int(first), int(last or first) + 1
+        if not 0 <= begin < end <= len(marks):
+            raise ValueError(f"no positions {part}")
+        marks[begin:end] = bytes([mark]) * (end - begin)
+
+
+def joined(parent: str | None, key: str) -> str:
+    """The path of an item below the instance its controller stands in."""
+    if _SEPARATOR in key or key.startswith(":") or key.endswith(":"):
+        key = key.replace(":", "%3A")
+    return key if parent is None else f"{parent}{_SEPARATOR}{key}"
+
+
+def parent_of(item: str) -> str | None:
+    """The instance that the controller of an item stands in."""
+    parent, found, _ = item.rpartition(_SEPARATOR)
+    return parent if found else None
+
+
+def depth_of(item: str | None) -> int:
+    """How many maps and loops an instance is in."""
+    return 0 if item is None else item.count(_SEPARATOR) + 1
+
+
+def key_of(item: str) -> str:
+    """The last part of an item's path."""
+    return item.rpartition(_SEPARATOR)[2]
+
+
+def allowed_failures(total: int, count: int, percent: float | None) -> int:
+    """How many items of a map may fail."""
+    return count if percent is None else int(total * percent / 100)
+
+
+def first_duplicate(keys: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    return None

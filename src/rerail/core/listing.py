@@ -1,0 +1,243 @@
+"""From what a source holds to the items of a map: filtered, sorted, cut, each with its key. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from rerail.core import template
+from rerail.core.events import ItemEdited, ItemsListed
+from rerail.core.items import COMPLETED, FAILED, SKIPPED, first_duplicate, joined, key_of, ranges
+from rerail.core.model import Map
+from rerail.core.template import ExpressionError, Scope
+
+MOST_BYTES = 100_000  # of one item: it travels in an environment variable
+MOST_ITEMS = 1_000_000
+KEY_BYTES = 200
+IN_ONE_RECORD = 1_000
+DIGEST_CHARS = 12
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class ListingError(ValueError):
+    """What is wrong with a list, in words for people."""
+
+
+class Listing(msgspec.Struct, kw_only=True):
+    """The items of a map. `values` is None where every item is its own key."""
+
+    keys: list[str]
+    values: list[Any] | None
+    digest: str
+
+    def value(self, index: int) -> Any:
+        return self.keys[index] if self.values is None else self.values[index]
+
+
+def listing(raw: Any, action: Map, scope: Scope) -> Listing:
+    """The items among what a source holds; raises ListingError that names the item at fault."""
+    if not isinstance(raw, list):
+        raise ListingError(f"`over` must come to a list, not {_kind(raw)}")
+    values = list(enumerate(raw, 1))
+    if action.filter:
+        values = [(at, value) for at, value in values if _of(action.filter, "filter", at, value, scope)]
+    if action.sort:
+        values = _sorted(values, action.sort, scope)
+    begin, most = _number(action.offset, "offset", scope) or 0, _number(action.limit, "limit", scope)
+    values = values[begin:] if most is None else values[begin : begin + most]
+    if len(values) > MOST_ITEMS:
+        raise ListingError(f"{len(values)} items; {MOST_ITEMS} at most")
+    keys = [_key(at, value, action.key, scope) for at, value in values]
+    twice = first_duplicate(keys)
+    if twice is not None:
+        where = [str(at) for (at, _), key in zip(values, keys, strict=True) if key == twice]
+        raise ListingError(f"the key {twice!r} stands for {len(where)} items, number {' and '.join(where[:5])}")
+    plain = [value for _, value in values]
+    return made(keys, None if plain == keys else plain)
+
+
+def made(keys: list[str], values: list[Any] | None) -> Listing:
+    """A listing with its digest."""
+    digest = hashlib.sha256(_encode([keys, values])).hexdigest()[:32]
+    return Listing(keys=keys, values=values, digest=digest)
+
+
+def _key(at: int, value: Any, expression: str, scope: Scope) -> str:
+    if expression:
+        try:
+            key = template.render(expression, _with(scope, value))
+        except ExpressionError as error:
+            raise ListingError(f"the key of item {at} ({_shown(value)}) cannot be told: {error}") from None
+    elif isinstance(value, str):
+        key = value
+    elif isinstance(value, int | float | bool) or value is None:
+        key = template.as_text(value)
+    else:
+        key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
+    if not key:
+        raise ListingError(f"the key of item {at} is empty")
+    _refuse_unfit(key, value)
+    if len(key.encode()) > KEY_BYTES:
+        if expression:
+            raise ListingError(f"the key of item {at} is longer than {KEY_BYTES} bytes: {_shown(key)}")
+        key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
+    return joined(None, key)
+
+
+def _refuse_unfit(key: str, value: Any) -> None:
+    try:
+        key.encode()
+        size = len(_encode(value))
+    except UnicodeEncodeError:
+        raise ListingError(f"item {_shown(key)} is not text that can be recorded") from None
+    if size > MOST_BYTES:
+        raise ListingError(
+            f"item {_shown(key)} has {size} bytes; {MOST_BYTES} at most: put it into a file and let the item name that"
+        )
+    if "\0" in key or _holds_nul(value):
+        raise ListingError(f"item {_shown(key)} holds a NUL character, which no process can be given")
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_holds_nul(inner) for pair in value.items() for inner in pair)
+    return isinstance(value, list) and any(_holds_nul(inner) for inner in value)
+
+
+def _of(expression: str, what: str, at: int, value: Any, scope: Scope) -> Any:
+    try:
+        return template.evaluate(expression, _with(scope, value))
+    except ExpressionError as error:
+        raise ListingError(f"`{what}` has no value for item {at} ({_shown(value)}): {error}") from None
+
+
+def _sorted(values: list[tuple[int, Any]], expression: str, scope: Scope) -> list[tuple[int, Any]]:
+    by = [(_of(expression, "sort", at, value, scope), (at, value)) for at, value in values]
+    try:
+        return [pair for _, pair in sorted(by, key=lambda entry: entry[0])]
+    except TypeError as error:
+        raise ListingError(f"`sort` comes to values that cannot be compared: {error}") from None
+
+
+def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:
+    if not isinstance(wanted, str):
+        return wanted
+    try:
+        number = template.render_value(wanted, scope)
+    except ExpressionError as error:
+        raise ListingError(f"`{what}`: {error}") from None
+    if isinstance(number, str) and number.isdigit():
+        number = int(number)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ListingError(f"`{what}` must come to a whole number, not {_shown(number)}")
+    return number
+
+
+def _with(scope: Scope, value: Any) -> Scope:
+    return msgspec.structs.replace(scope, more={**scope.more, "item": value})
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "a mapping", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return names.get(type(value), "nothing")
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else template.as_text(value)
+    return repr(text[:40] + ("…" if len(text) > 40 else ""))
+
+
+class Kept(msgspec.Struct, kw_only=True):
+    """What of an earlier list still counts in a new one."""
+
+    marks: bytearray
+    gone: tuple[str, ...]
+    new: int
+    changed: tuple[str, ...]
+    positions: dict[str, int]  # of items that are still there
+
+    @property
+    def words(self) -> str:
+        told = [f"{self.new} new" if self.new else "", f"{len(self.changed)} changed" if self.changed else ""]
+        told.append(f"{len(self.gone)} gone ({', '.join(self.gone[:3])})" if self.gone else "")
+        return "its items are not what they were: " + (", ".join(filter(None, told)) or "another order")
+
+
+def compared(old: Listing, marks: bytes | bytearray, new: Listing) -> Kept:
+    """Which items of a new list are those of the old one, by key and content, and how they stand."""
+    before = {key: index for index, key in enumerate(old.keys)}
+    kept = bytearray(len(new.keys))
+    positions: dict[str, int] = {}
+    fresh = 0
+    changed: list[str] = []
+    for index, key in enumerate(new.keys):
+        was = before.pop(key, None)
+        if was is None:
+            fresh += 1
+        elif old.value(was) == new.value(index):
+            kept[index] = marks[was]
+            positions[key] = index
+        else:
+            changed.append(key)
+    gone = tuple(before)
+    return Kept(marks=kept, gone=gone, new=fresh, changed=tuple(changed), positions=positions)
+
+
+def records(
+    unit: tuple[str, str | None],
+    new: Listing,
+    at: datetime,
+    kept: Kept | None = None,
+    remembered: Iterable[str] = (),
+) -> Iterator[ItemsListed]:
+    """What the journal says of a list, in parts that are not too long. `remembered` are keys the state has units of."""
+    keys, values = new.keys, new.values
+    for first in range(0, max(len(keys), 1), IN_ONE_RECORD):
+        part = slice(first, first + IN_ONE_RECORD)
+        more: dict[str, Any] = {}
+        if first == 0 and kept is not None:
+            more = {
+                "completed": ranges(kept.marks, COMPLETED),
+                "failed": ranges(kept.marks, FAILED),
+                "skipped": ranges(kept.marks, SKIPPED),
+                "gone": (*kept.gone, *kept.changed),  # of either nothing that is known counts any more
+                "moved": {key: kept.positions[key] for key in remembered if key in kept.positions},
+            }
+        yield ItemsListed(
+            at=at,
+            step=unit[0],
+            item=unit[1],
+            total=len(keys),
+            first=first,
+            keys=tuple(keys[part]),
+            values=None if values is None else tuple(values[part]),
+            digest=new.digest,
+            **more,
+        )
+
+
+def recorded(events: Sequence[ItemsListed], edits: Iterable[ItemEdited] = ()) -> Listing | None:
+    """The newest list that these records tell, None if it is not whole; `edits` are what people changed about it."""
+    begun = max((at for at, event in enumerate(events) if event.first == 0), default=-1)
+    if begun < 0:
+        return None
+    keys: list[str] = []
+    values: list[Any] = []
+    for event in events[begun:]:
+        keys += event.keys
+        values += event.keys if event.values is None else event.values
+    if len(keys) != events[begun].total:
+        return None
+    positions = {key: index for index, key in enumerate(keys)} if edits else {}
+    for edit in edits:
+        index = positions.get(key_of(edit.item or ""))
+        if index is not None:
+            values[index] = edit.value
+    return Listing(keys=keys, values=None if values == keys else values, digest=events[begun].digest)

@@ -1,0 +1,35 @@
+"""Goal seeking: what a loop's `until` compares, and which of two values is nearer to it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_COMPARISON = re.compile(r"\s*([^<>=!]+?)\s*(>=|<=|==|>|<)\s*([^<>=]+?)\s*")
+_NAMES = re.compile(r"\b(steps|item|loop)\b")
+
+
+def watched(until: str) -> str:
+    """The side of a comparison that changes from iteration to iteration; '' if it is no plain comparison."""
+    match = _COMPARISON.fullmatch(until)
+    if match is None or " and " in until or " or " in until:
+        return ""
+    left, right = match[1], match[3]
+    return left if _NAMES.search(left) else right if _NAMES.search(right) else ""
+
+
+def is_better(value: Any, best: Any, until: str) -> bool:
+    """Whether a value is progress over the best so far. Where there is no telling which way is better, any change is."""
+    match = _COMPARISON.fullmatch(until)
+    if match is None or not watched(until) or not (_is_number(value) and _is_number(best)):
+        return bool(value != best)
+    upward = match[2] in (">=", ">")
+    if not _NAMES.search(match[1]):
+        upward = not upward
+    if match[2] == "==":
+        return bool(value != best)
+    return bool(value > best if upward else value < best)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

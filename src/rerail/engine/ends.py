@@ -1,0 +1,84 @@
+"""How attempts end, as events, and what that means for what waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from datetime import timedelta
+
+from rerail.core import events as ev
+from rerail.core.retry import decide
+from rerail.engine.attempts import failure_of, symptoms_of
+from rerail.engine.controllers import Desk
+from rerail.engine.frame import Frame
+from rerail.engine.tasks import Task
+from rerail.ports import Outcome
+
+
+class Ends:
+    """Records ends."""
+
+    def __init__(self, desk: Desk, root: Frame, hooks: Container[str]) -> None:
+        self._desk = desk
+        self._root = root
+        self._hooks = hooks
+
+    def interrupt(self, task: Task, attempt: int, outcome: Outcome, reason: str) -> None:
+        """An attempt was cut off by us."""
+        step, item = task.unit
+        now, spent = self._desk.clock.now(), outcome.metrics
+        self._desk.recorder.stage(
+            ev.StepInterrupted(at=now, step=step, item=item, attempt=attempt, reason=reason, metrics=spent)
+        )
+
+    def complete(self, task: Task, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()) -> None:
+        step, item = task.unit
+        if task.step.on_failure and self._root.failed:  # a clean-up that failed before it is history now
+            self._root.failed -= {hook.id for hook in task.step.on_failure}
+        self._desk.recorder.stage(
+            ev.StepCompleted(
+                at=self._desk.clock.now(),
+                step=step,
+                item=item,
+                attempt=attempt,
+                duration=round(outcome.duration, 6),
+                outputs=outcome.outputs,
+                metrics=outcome.metrics,
+                artifacts=artifacts,
+                output=outcome.output if item is None else "",  # of items there are many, and it is in the log
+            )
+        )
+        task.home.settle(task, self._desk.state.unit(task.unit))
+        task.home.leave(task)
+
+    def fail(self, task: Task, attempt: int, outcome: Outcome) -> bool:
+        """An attempt failed; whether that is the end of it, and not allowed."""
+        desk, now, (step, item) = self._desk, self._desk.clock.now(), task.unit
+        failures = desk.state.unit(outcome.unit).failures + 1
+        symptoms, endless = symptoms_of(task.step, outcome, desk.tools.find)
+        for pattern in endless:
+            desk.recorder.warn(f"{step}: `retry.on: {pattern}` takes too long to look for; it counts as not found")
+        delay = decide(task.step.retry, failures, symptoms, desk.tools.dice()).delay
+        allowed = delay is None and task.home.allows_failure(task)
+        desk.recorder.stage(
+            ev.StepFailed(
+                at=now,
+                step=step,
+                item=item,
+                attempt=attempt,
+                duration=round(outcome.duration, 6),
+                error=failure_of(desk.job, task, outcome, desk.state, now),
+                retry_at=None if delay is None else now + timedelta(seconds=delay),
+                retry_in=delay,
+                allowed=allowed,
+                metrics=outcome.metrics,
+                output=outcome.output,
+            )
+        )
+        if delay is not None:
+            desk.turns.wait(task, desk.clock.monotonic() + delay)
+            return False
+        desk.past.start_anew(task.home.fail(task, allowed=allowed))
+        if allowed and step not in self._hooks:  # the next hook was released by its failure already
+            task.home.settle(task, desk.state.unit(outcome.unit))
+        task.home.leave(task)
+        return not allowed

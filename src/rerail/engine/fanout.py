@@ -1,0 +1,304 @@
+"""Maps: the same steps for every item of a list, so many at once.
+
+The list is durable before any item starts. An item of one plain step is that step, in the instance named by its key;
+one of several steps is a frame. What items hand out is not kept in memory: when the last is durable, the results are
+gathered from the journal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rerail.core import events as ev
+from rerail.core import listing as lists
+from rerail.core.items import COMPLETED, Items, allowed_failures, parent_of
+from rerail.core.listing import Listing, ListingError
+from rerail.core.model import Map, Run
+from rerail.core.render import shell
+from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.template import ExpressionError
+from rerail.engine.attempts import attempt_of
+from rerail.engine.controllers import Controller, Desk
+from rerail.engine.frame import Frame
+from rerail.engine.job import unit_name
+from rerail.engine.tasks import Task
+from rerail.ports import Outcome
+
+INLINE_BYTES = 64 * 1024  # of results, as an output; larger ones are in a file only
+LIST_BYTES = 64 * 1024 * 1024  # of what a command prints
+SHOWN_FAILURES = 3
+
+
+class MapRun(Controller):
+    """One map on its way through one life of a run."""
+
+    counted = False  # its items have a width of their own
+
+    def __init__(self, desk: Desk, task: Task) -> None:
+        super().__init__(desk, task)
+        assert isinstance(task.step.action, Map)
+        self.action: Map = task.step.action
+        self.item = task.unit[1]
+        self._width = self.action.parallel or desk.job.options.parallel
+        self._listing = Listing(keys=[], values=None, digest="")
+        self._items = Items(marks=bytearray())
+        self._cursor = 0
+        self._active = 0
+        self._stopped = ""  # the item after whose failure no further one starts
+        self._body = desk.body(task)
+
+    @property
+    def counts_inside(self) -> bool:
+        return False
+
+    # The list
+
+    def begin(self) -> None:
+        known = self.state.unit(self.unit).items
+        if known is not None and known.known == known.total:
+            recorded = recorded_list(self.desk.recorder.find(("items-listed", "item-edited"), self.step.id), self.unit)
+            if recorded is not None:
+                self._go_on(recorded, known)
+                return
+            self.desk.recorder.warn(f"{name(self.unit)}: its list was lost with damaged records; it begins anew")
+        if self.action.over.kind == "command":
+            self._run_command()
+            return
+        scope = self.desk.view.of(self.task)
+        try:
+            raw = self.desk.tools.source(self.action.over, scope)
+            self._take_list(lists.listing(raw, self.action, scope))
+        except ListingError as error:
+            self._refuse(str(error))
+
+    def _refuse(self, why: str) -> None:
+        self.end("failed", type="ItemsInvalid", message=self.desk.job.mask.text(why), retryable=False)
+
+    def _run_command(self) -> None:
+        """Have the command run whose output is the list; `took` goes on."""
+        number = self.state.unit(self.unit).attempts
+        scope = self.desk.view.of(self.task)
+        try:
+            script, values = shell(self.action.over.value, scope)
+            attempt = attempt_of(self.desk.job, self.task, self.state, number, self.desk.view)
+            attempt = msgspec.structs.replace(
+                attempt,
+                action=Run(script=script),
+                values=values,
+                capture={"items": self.action.over.form},
+                most_captured=LIST_BYTES,
+            )
+            work = self.desk.tools.kinds[Run].work(attempt)
+        except ExpressionError as error:
+            self._refuse(f"`over`: {error}")
+            return
+        self.desk.started.append(self.task)
+        self.desk.tools.executor.start(attempt, work)
+
+    def took(self, outcome: Outcome) -> None:
+        if outcome.status != "ok":
+            message = f"`over`: {outcome.message}" if outcome.message else ""
+            self.desk.ends.append((self.task, msgspec.structs.replace(outcome, message=message)))
+            return
+        raw = outcome.outputs["items"]
+        if self.action.over.form == "lines":
+            raw = [line for line in raw if line]
+        try:
+            self._take_list(lists.listing(raw, self.action, self.desk.view.of(self.task)))
+        except ListingError as error:
+            self._refuse(str(error))
+
+    def _take_list(self, new: Listing) -> None:
+        mask = self.desk.job.mask
+        if mask:
+            secret = next((at for at, key in enumerate(new.keys) if mask.value(new.value(at)) != new.value(at)), None)
+            if secret is not None:
+                self._refuse(f"item {secret + 1} holds a secret; items are recorded, and secrets never are")
+                return
+        self._record(new, None)
+        self._start(new)
+
+    def _record(self, new: Listing, kept: lists.Kept | None) -> None:
+        remembered = [key[len(self._prefix) :] for key in self.state.inner] if kept is not None else ()
+        for event in lists.records(self.unit, new, self.desk.clock.now(), kept, remembered):
+            self.desk.recorder.stage(event)
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.item is None else f"{self.item}::"
+
+    def _go_on(self, recorded: Listing, known: Items) -> None:
+        """The list of an earlier life, or what it has become since."""
+        changed = self.desk.job.relisted.get(self.unit)
+        if changed is not None and changed.digest != recorded.digest:
+            kept = lists.compared(recorded, known.marks, changed)
+            self.desk.recorder.warn(f"{name(self.unit)}: {kept.words}")
+            self._record(changed, kept)
+            recorded = changed
+        self._start(recorded)
+
+    def _start(self, listing: Listing) -> None:
+        items = self.state.unit(self.unit).items
+        assert items is not None
+        self._listing, self._items = listing, items
+        if not listing.keys:
+            self.desk.recorder.warn(f"{name(self.unit)}: there are no items")
+        self._fill()
+
+    # Items
+
+    def _fill(self) -> None:
+        """Open items while there is room; come to an end when there are none left."""
+        while self._active < self._width and not self.desk.stopping and not self._stopped:
+            index = self._items.next_pending(self._cursor)
+            if index < 0:
+                break
+            self._cursor = index + 1
+            self._active += 1
+            self._open_item(index)
+        left = -1 if self._stopped else self._items.next_pending(self._cursor)
+        if self._active == 0 and left < 0 and self not in self.desk.due:
+            self.desk.due.append(self)
+
+    def _open_item(self, index: int) -> None:
+        item = self._prefix + self._listing.keys[index]
+        if not self.action.single:
+            self.open_group(index, item, {"item": self._listing.value(index)})
+            return
+        step = self._body.steps[0]
+        task = Task(step, (step.id, item), self, index)
+        known = self.state.unit(task.unit)
+        wait = None if known.status == "pending" else self.desk.past.left_to_wait(known)
+        if known.status == "interrupted" and not step.idempotent:
+            self.desk.turns.asked.append(name(task.unit))
+        elif wait is not None:
+            self.desk.turns.wait(task, self.desk.clock.monotonic() + wait)
+        else:
+            self.desk.turns.ready(task)
+
+    # As the home of items that are one step
+
+    def names(self, task: Task) -> Mapping[str, Any]:
+        assert task.index is not None
+        return {**self.outer.values, "item": self._listing.value(task.index)}
+
+    def lookup(self, name: str, state: RunState) -> Unit:
+        return self.outer.lookup(name, state)
+
+    def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:  # noqa: ARG002 - the home's signature
+        return None
+
+    def allows_failure(self, task: Task) -> bool:
+        return task.step.allow_failure or self.action.on_item_failure == "skip"
+
+    def settle(self, task: Task, unit: UnitState) -> None:
+        """Nothing waits for an item but the map."""
+
+    def fail(self, task: Task, *, allowed: bool) -> list[Task]:
+        if not allowed and self.action.on_item_failure == "stop":
+            self._stopped = self._stopped or name(task.unit)
+        return []
+
+    def leave(self, task: Task) -> None:
+        assert task.index is not None
+        self._left(task.index)
+
+    def _left(self, index: int) -> None:
+        if self._listing.values is not None:
+            self._listing.values[index] = None  # nobody asks for it again in this life
+        self._active -= 1
+        self._fill()
+
+    # As the owner of items of several steps
+
+    def frame_over(self, frame: Frame) -> None:
+        unit: Unit = (self.step.id, frame.item)
+        index = self.state.unit(unit).index
+        assert index is not None
+        if frame.failed or not frame.complete:
+            allowed = self.action.on_item_failure == "skip"
+            self.close_group(frame, None, allowed=allowed)
+            if not allowed and self.action.on_item_failure == "stop":
+                self._stopped = self._stopped or name(unit)
+        else:
+            self.close_group(frame, self.handed_out(frame))
+        self._left(index)
+
+    # The end
+
+    def conclude(self) -> None:
+        if self.desk.stopping:
+            return
+        items, action = self._items, self.action
+        if self._stopped:
+            self.end("failed", type="ItemFailed", message=f"stopped after {self._stopped} failed", retryable=False)
+            return
+        allowed = allowed_failures(items.total, action.max_failures, action.max_failures_percent)
+        if items.failed > allowed:
+            self._fail(items, allowed)
+            return
+        try:
+            outputs = self._results(items)
+        except OSError as error:
+            self.end("failed", type="ResultsUnwritable", message=f"the results could not be kept: {error.strerror}")
+            return
+        self.end("ok", outputs=outputs)
+
+    def _fail(self, items: Items, allowed: int) -> None:
+        dead = [
+            (unit, known.error.message.splitlines()[0] if known.error and known.error.message else "failed")
+            for unit, known in self.state.units.items()
+            if unit[0] == self.step.id and known.index is not None and known.status == "failed" and not known.allowed
+            if unit[1] is not None and parent_of(unit[1]) == self.item
+        ]
+        told = "; ".join(f"{unit[1]}: {message}" for unit, message in dead[:SHOWN_FAILURES])
+        more = f" and {len(dead) - SHOWN_FAILURES} more" if len(dead) > SHOWN_FAILURES else ""
+        few = f"{allowed} may" if allowed else "none may"
+        message = f"{items.failed} of {items.total} items failed, {few}: {told}{more}"
+        self.end("failed", type="ItemsFailed", message=message)
+
+    def _results(self, items: Items) -> dict[str, Any]:
+        """What the map hands out: counts, and what its items handed out, in the order of the list."""
+        outputs: dict[str, Any] = {
+            "total": items.total,
+            "completed": items.completed,
+            "failed": items.failed,
+            "skipped": items.skipped,
+        }
+        lines = gathered(self.desk.recorder.find(("step-completed",), self.step.id), self._prefix, self._listing.keys)
+        wanted = [line for line, mark in zip(lines, items.marks, strict=True) if mark == COMPLETED]
+        found = [line if line is not None else b"{}" for line in wanted]
+        path = self.desk.recorder.save_results(unit_name(self.unit), (line + b"\n" for line in found))
+        if path:
+            outputs["results_file"] = os.path.relpath(path, self.desk.job.work_dir)
+        if sum(len(line) + 1 for line in found) <= INLINE_BYTES or not path:
+            outputs["results"] = [msgspec.json.decode(line) for line in found]
+        return outputs
+
+
+def gathered(events: Any, prefix: str, keys: list[str]) -> list[bytes | None]:
+    """The newest result of each item, as a line of JSON."""
+    positions = {prefix + key: index for index, key in enumerate(keys)}
+    found: list[bytes | None] = [None] * len(keys)
+    for event in events:
+        index = positions.get(event.item or "")
+        if index is not None:
+            found[index] = msgspec.json.encode({"key": keys[index], "outputs": event.outputs})
+    return found
+
+
+def recorded_list(events: Any, unit: Unit) -> Listing | None:
+    """The list of a map as the journal has it, with what people edited since."""
+    listed: list[ev.ItemsListed] = []
+    edited: list[ev.ItemEdited] = []
+    for event in events:
+        if isinstance(event, ev.ItemsListed) and event.unit == unit:
+            listed.append(event)
+            edited = [] if event.first == 0 else edited
+        elif isinstance(event, ev.ItemEdited) and parent_of(event.item or "") == unit[1]:
+            edited.append(event)
+    return lists.recorded(listed, edited)

@@ -1,0 +1,214 @@
+"""A frame: the steps of one body on their way through one life of a run.
+
+The pipeline's own steps are one frame; those of an item, an iteration or an inner pipeline are another each, and belong
+to a controller, which is told when nothing more will come of them. Holds no clock and does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Protocol
+
+from rerail.core.graph import Ancestors, Frontier, dependants
+from rerail.core.making import lineage_of, stale
+from rerail.core.model import Step
+from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.engine.tasks import Task, Turns
+
+
+class Body:
+    """What all frames of the same steps share."""
+
+    def __init__(self, steps: tuple[Step, ...], last: tuple[Step, ...], env: Mapping[str, str]) -> None:
+        self.steps = steps
+        self.last = last  # hooks that come at the end, whatever happened
+        self.env = env
+        self.needs = {step.id: step.needs for step in steps}
+        self.edges = dependants(self.needs)
+        cleaning = [hook for step in steps for hook in step.on_failure]
+        self.by_id = {step.id: step for step in (*steps, *cleaning, *last)}
+        self.hooks = frozenset(hook.id for hook in (*cleaning, *last))
+        self.paths = {step.local: step.id for step in steps}
+
+
+class Owner(Protocol):
+    """Whoever opened a frame."""
+
+    def frame_over(self, frame: Frame) -> None:
+        """Nothing more will come of it in this life, and it was not cut off."""
+
+
+class Frame:
+    """One instance of a body."""
+
+    def __init__(self, body: Body, turns: Turns, parent: Frame | None = None, item: str | None = None) -> None:
+        self.body = body
+        self.item = item
+        self.parent = parent
+        self.owner: Owner | None = None
+        self.values: Mapping[str, Any] = {}  # what names stand for here
+        self.previous: str | None = None  # in a loop: the iteration before
+        self.counted = True
+        self.failed: set[str] = set()  # steps that failed for good and were not allowed to
+        self.first_failure: Unit | None = None
+        self._turns = turns
+        self._wanted: set[str] | None = None  # None: all
+        self._frontier = Frontier(body.needs, body.edges)
+        self._lineage: dict[str, int] = {}
+        self._unfinished: set[str] = set()
+        self._after: dict[str, str] = {}  # hook → the hook after it
+        self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
+        self._asked: set[str] = set()
+        self._last_begun = False
+        self.active = 0  # tasks that something will still come of
+
+    def want(self, until: str) -> None:
+        """Only the way to one step is wanted."""
+        self._wanted = {until, *Ancestors(self.body.needs).of(until)}
+
+    def task(self, step_id: str) -> Task:
+        return Task(self.body.by_id[step_id], (step_id, self.item), self)
+
+    # What names stand for
+
+    def names(self, task: Task | None = None) -> Mapping[str, Any]:  # noqa: ARG002 - all of a frame share them
+        return self.values
+
+    def lookup(self, name: str, state: RunState) -> Unit:
+        path = self.body.paths.get(name)
+        if path is None:
+            return self.parent.lookup(name, state) if self.parent is not None else (name, self.item)
+        unit = (path, self.item)
+        if self.previous is not None and state.unit(unit).status not in ("completed", "failed", "skipped"):
+            return (path, self.previous)
+        return unit
+
+    def allows_failure(self, task: Task) -> bool:
+        return task.step.allow_failure
+
+    # What earlier lives left
+
+    def reuse(self, step_id: str, unit: UnitState) -> None:
+        """A step whose record counts. Called in an order in which its needs come first."""
+        self._lineage[step_id] = lineage_of(self.body.by_id[step_id], unit, self._lineage)
+        self._frontier.settle(step_id)
+
+    def expect(self, step_id: str, *, ask: bool = False) -> None:
+        """A step that is still to run, or that a person has to judge."""
+        self._unfinished.add(step_id)
+        if ask:
+            self.ask(step_id)
+
+    def ask(self, step_id: str) -> None:
+        """A person has to judge a step of this frame first: until then the frame is not over."""
+        self._asked.add(step_id)
+        self._turns.asked.append(name((step_id, self.item)))
+        self.active += 1
+
+    @property
+    def asked(self) -> list[str]:
+        """What a person has to judge first, anywhere in the run."""
+        return self._turns.asked
+
+    def hold(self, step: Step, hooks: tuple[Step, ...]) -> None:
+        """A step whose clean-up an earlier life did not finish: these hooks first, then the step."""
+        self._held[hooks[-1].id] = step.id
+
+    def begin(self) -> list[Task]:
+        """The tasks that wait for nothing; the caller says for each whether it is ready now or later."""
+        ready = (step for step in self._frontier.ready() if self._may_run(step) and step not in self._lineage)
+        return [self.task(step) for step in ready]
+
+    def begin_new(self) -> None:
+        """All steps are still to run, and nothing is known of any."""
+        self._unfinished = set(self.body.needs)
+        for step_id in self._frontier.ready():
+            self.ready(self.task(step_id))
+
+    # Turns
+
+    def ready(self, task: Task) -> None:
+        self.active += 1
+        self._turns.ready(task)
+
+    def wait(self, task: Task, due: float) -> None:
+        self.active += 1
+        self._turns.wait(task, due)
+
+    def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:
+        return stale(task.step, unit, self._lineage, state, self.body.env, self.item)
+
+    # Ends
+
+    def settle(self, task: Task, unit: UnitState) -> None:
+        step = task.step
+        if step.id in self.body.hooks:
+            self._next_hook(step)
+            return
+        self._unfinished.discard(step.id)
+        self._lineage[step.id] = lineage_of(step, unit, self._lineage)
+        for released in self._frontier.settle(step.id):
+            if self._may_run(released):
+                self.ready(self.task(released))
+
+    def fail(self, task: Task, *, allowed: bool) -> list[Task]:
+        step = task.step
+        if step.id in self.body.hooks:
+            self._next_hook(step)
+        if not allowed:
+            self.failed.add(step.id)
+            self.first_failure = self.first_failure or task.unit
+        return self.start_hooks(step.on_failure)
+
+    def leave(self, task: Task) -> None:  # noqa: ARG002 - whoever it was
+        self.active -= 1
+        if self.active == 0 and self.owner is not None:
+            self.owner.frame_over(self)
+
+    def last_hooks(self) -> list[Task]:
+        """What comes at the end, once; the first of it is ready now."""
+        if self._last_begun or not self.body.last:
+            return []
+        self._last_begun = True
+        return self.start_hooks(self.body.last)
+
+    def start_hooks(self, hooks: tuple[Step, ...]) -> list[Task]:
+        """These hooks one after the other, the first of them now."""
+        if hooks:
+            self.ready(self.task(hooks[0].id))
+        return self.chain(hooks)
+
+    def chain(self, hooks: tuple[Step, ...]) -> list[Task]:
+        """These hooks one after the other, once the first is ready."""
+        self._after |= {hook.id: following.id for hook, following in pairwise(hooks)}
+        if hooks:
+            self._after.pop(hooks[-1].id, None)
+        return [self.task(hook.id) for hook in hooks]
+
+    def halt(self) -> None:
+        """No further step runs in this life, only hooks."""
+        self._wanted = set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every step is settled."""
+        return not self._unfinished
+
+    @property
+    def reached(self) -> bool:
+        """Whether every step that was wanted is settled."""
+        return not (self._unfinished if self._wanted is None else self._unfinished & self._wanted)
+
+    def _next_hook(self, hook: Step) -> None:
+        if hook.id in self._after:
+            self.ready(self.task(self._after[hook.id]))
+        elif hook.id in self._held:
+            step = self._held.pop(hook.id)
+            if self._frontier.is_ready(step) and self._may_run(step):
+                self.ready(self.task(step))
+
+    def _may_run(self, step_id: str) -> bool:
+        if self._held and step_id in self._held.values():
+            return False
+        return (self._wanted is None or step_id in self._wanted) and step_id not in self._asked

@@ -1,0 +1,68 @@
+"""The controllers that are open in this life, and what the loop has to do with them."""
+
+from __future__ import annotations
+
+from rerail.core.model import Inner, Loop, every_step
+from rerail.core.state import Unit, UnitState
+from rerail.engine.controllers import Controller, Desk, InnerRun, LoopRun
+from rerail.engine.fanout import MapRun
+from rerail.engine.tasks import Task
+from rerail.ports import Outcome
+
+
+class Inside:
+    """Maps, loops and inner pipelines under way."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._open: dict[Unit, Controller] = {}
+        pipeline = desk.job.pipeline
+        cleaning = {hook.id for _, step in every_step(pipeline) for hook in step.on_failure}
+        last = {
+            hook.id for _, step in every_step(pipeline) if isinstance(step.action, Inner) for hook in step.action.finally_
+        }
+        self.hooks = frozenset(cleaning | last | {hook.id for hook in pipeline.finally_})
+
+    def refresh(self, task: Task, unit: UnitState) -> None:
+        """Before a controller starts: give up what no longer counts, and open what failed."""
+        if unit.items is not None and unit.status != "pending":
+            changed = task.home.outdated(task, unit, self._desk.state)
+            if changed:
+                self._desk.past.invalidate(task.unit, f"{changed} produced something different")
+                return
+        if unit.status == "failed":
+            self._desk.past.reopen_failed(task.unit)
+
+    def begin(self, task: Task) -> None:
+        """The start of a controller is durable."""
+        match task.step.action:
+            case Loop():
+                controller: Controller = LoopRun(self._desk, task)
+            case Inner():
+                controller = InnerRun(self._desk, task)
+            case _:
+                controller = MapRun(self._desk, task)
+        self._open[task.unit] = controller
+        controller.begin()
+
+    def took(self, outcome: Outcome) -> bool:
+        """Whether an outcome is that of an attempt in a controller's own name, which goes on with it."""
+        controller = self._open.get(outcome.unit)
+        if controller is None:
+            return False
+        controller.took(outcome)
+        return True
+
+    def conclude(self) -> None:
+        """All that happened is durable: controllers that waited for that go on, or come to their end."""
+        due, self._desk.due = self._desk.due, []
+        for controller in due:
+            controller.conclude()
+
+    def ended(self, unit: Unit) -> None:
+        self._open.pop(unit, None)
+
+    def interrupt(self, reason: str) -> None:
+        """This life is over before they are."""
+        for controller in reversed(list(self._open.values())):
+            controller.interrupt(reason)

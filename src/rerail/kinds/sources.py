@@ -1,0 +1,69 @@
+"""What maps fan out over, read from where it is: files, patterns, expressions. Commands are run by whoever drives."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+import msgspec
+
+from rerail.core import jsonpath, template
+from rerail.core.listing import ListingError
+from rerail.core.model import Source
+from rerail.core.render import pattern
+from rerail.core.template import ExpressionError, Scope
+
+MOST_FILE = 256 * 1024 * 1024
+
+
+def read(source: Source, scope: Scope, work_dir: str) -> Any:
+    """What a source holds now; raises ListingError."""
+    try:
+        match source.kind:
+            case "list":
+                return template.render_value(source.value, scope)
+            case "expression":
+                return template.render_value(source.value, scope)
+            case "glob":
+                wanted = pattern(source.value, scope)
+                return sorted(glob.glob(wanted, root_dir=work_dir, recursive=True))
+            case "lines":
+                return _lines(template.render(source.value, scope), work_dir)
+            case "json":
+                return _json(template.render(source.value, scope), source.path, work_dir)
+            case _:
+                raise ListingError("a command has to be run")
+    except ExpressionError as error:
+        raise ListingError(f"`over`: {error}") from None
+
+
+def _lines(path: str, work_dir: str) -> list[str]:
+    try:
+        text = _bytes(path, work_dir).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ListingError(f"{path} is not UTF-8 (byte {error.start})") from None
+    return [line for line in (raw.removesuffix("\r") for raw in text.split("\n")) if line]
+
+
+def _json(path: str, inside: str, work_dir: str) -> Any:
+    data = _bytes(path, work_dir)
+    try:
+        document = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ListingError(f"{path} is not JSON: {error}") from None
+    return jsonpath.find(document, inside) if inside else document
+
+
+def _bytes(path: str, work_dir: str) -> bytes:
+    full = os.path.join(work_dir, path)
+    try:
+        fd = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            data = file.read(MOST_FILE + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ListingError(f"{path} cannot be read: {why}") from None
+    if len(data) > MOST_FILE:
+        raise ListingError(f"{path} has more than {MOST_FILE} bytes")
+    return data
