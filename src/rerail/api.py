@@ -154,6 +154,8 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
             files=ready.place,
             mended=mending_events(ready, done, opening.at),
             spared=ready.audit.taken_over,
+            retry=ready.wishes.retry,
+            changes=ready.wishes.changes,
         )
         driven = drive(log, ready.pipeline, ready.plan, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)

@@ -18,9 +18,9 @@ from rerail.artifacts.objects import objects_of
 from rerail.artifacts.workshop import LocalWorkshop
 from rerail.core.events import Event, RunResumed, RunStarted
 from rerail.core.masking import Mask
-from rerail.core.model import Pipeline
-from rerail.core.plan import Plan
-from rerail.core.state import RunState
+from rerail.core.model import Map, Pipeline, every_step
+from rerail.core.plan import Changes, Plan
+from rerail.core.state import RunState, Unit
 from rerail.engine.clock import SystemClock
 from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
@@ -45,6 +45,29 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     files: places.Place
     mended: tuple[Event, ...] = ()
     spared: frozenset[str] = frozenset()
+    retry: frozenset[Unit] = frozenset()
+    changes: Changes = "rerun"
+
+    def job(self, log: RunLog, channels: Channels) -> Job:
+        """What is to be driven, as far as this says it."""
+        header = log.recording.header
+        return Job(
+            header=header,
+            pipeline=Pipeline(name=header.pipeline, steps=()),
+            plan=Plan(decisions=()),
+            options=header.options,
+            work_dir=self.work_dir,
+            environment={},
+            base_env=os.environ,
+            channel=channels.of,
+            left_by=channels.left_by,
+            mask=self.mask,
+            until=self.until,
+            mended=self.mended,
+            spared=self.spared,
+            retry=self.retry,
+            changes=self.changes,
+        )
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +75,12 @@ class Driven(msgspec.Struct, frozen=True, kw_only=True):
 
     end: End
     state: RunState
+
+
+def is_wide(pipeline: Pipeline, parallel: int) -> bool:
+    """Whether several attempts may run at once."""
+    wide = (step.action.parallel or parallel for _, step in every_step(pipeline) if isinstance(step.action, Map))
+    return max(parallel, *wide, 1) > 1
 
 
 def drive(
@@ -63,26 +92,18 @@ def drive(
     place: Place,
 ) -> Driven:
     """Drive an owned run to the end of this life."""
-    header = log.recording.header
     mark, life = mark_of(log), f"life-{os.urandom(8).hex()}"
-    clock, channels, parallel = SystemClock(), Channels(mark), opening.options.parallel
-    executor = LocalExecutor(log.open_log, parallel=parallel, environ=os.environ, mask=place.mask, life=life)
-    recorder = Recorder(log, header, pipeline, reporters, clock)
+    wide = is_wide(pipeline, opening.options.parallel)
+    clock, channels = SystemClock(), Channels(mark)
+    executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
+    recorder = Recorder(log, log.recording.header, pipeline, reporters, clock)
     marks = {processes.MARKS: processes.marks(mark, life)}
-    job = Job(
-        header=header,
+    job = msgspec.structs.replace(
+        place.job(log, channels),
         pipeline=pipeline,
         plan=decisions,
         options=opening.options,
-        work_dir=place.work_dir,
-        environment=marks | {"RERAIL_RUN_ID": header.run_id, "RERAIL_RUN_DIR": log.directory},
-        base_env=os.environ,
-        channel=channels.of,
-        left_by=channels.left_by,
-        mask=place.mask,
-        until=place.until,
-        mended=place.mended,
-        spared=place.spared,
+        environment=marks | {"RERAIL_RUN_ID": log.recording.header.run_id, "RERAIL_RUN_DIR": log.directory},
     )
     workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
     with Signals(executor) as signals:

@@ -13,11 +13,12 @@ import msgspec
 from rerail.core.audit import after_mending
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
 from rerail.core.plan import plan
-from rerail.core.render import StepResults, filled
-from rerail.core.template import ExpressionError, Scope
+from rerail.core.render import filled
+from rerail.core.state import Unit
+from rerail.core.template import ExpressionError
 from rerail.errors import UsageError
 from rerail.ports import Recording, Store
-from rerail.prepare import Prepared, ResumeRequest, mask_of, plan_on
+from rerail.prepare import Prepared, ResumeRequest, mask_of, plan_on, scope_of
 
 if TYPE_CHECKING:
     from rerail.artifacts.mend import Mended
@@ -42,7 +43,7 @@ def relied_on(run_dir: str) -> Iterator[None]:
 def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) -> tuple[Prepared, list[Mended]]:
     """Restore and move aside; what cannot be restored after all makes another plan, which is announced too."""
     done: list[Mended] = []
-    while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.decisions):
+    while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
         from rerail.artifacts.mend import Mender
         from rerail.artifacts.objects import objects_of
 
@@ -61,17 +62,33 @@ def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) ->
 def mending_events(ready: Prepared, done: Sequence[Mended], at: datetime) -> tuple[Event, ...]:
     """What the journal says about it."""
     events: list[Event] = []
-    for decision in ready.plan.decisions:
-        mine = [one for one in done if one.step == decision.step]
+    state = ready.recording.state
+    by_unit: dict[Unit, list[Mended]] = {}
+    for one in done:
+        by_unit.setdefault(one.unit, []).append(one)
+    for decision in ready.plan.everything:
+        step, item = decision.unit
+        mine = by_unit.get(decision.unit, [])
         aside = {path: where for one in mine for path, where in one.aside.items()}
         restored = {flaw.path: str(flaw.condition) for one in mine for flaw in one.restored}
         if decision.mends or (decision.kept and restored):
             artifacts = next((one.artifacts for one in reversed(mine) if one.artifacts), ())
             if not artifacts:
                 continue
-            events.append(ArtifactsRestored(at=at, step=decision.step, found=restored, artifacts=artifacts, aside=aside))
+            events.append(
+                ArtifactsRestored(at=at, step=step, item=item, found=restored, artifacts=artifacts, aside=aside)
+            )
         elif decision.flaws and decision.decision != "ask":
-            events.append(StepInvalidated(at=at, step=decision.step, reason=decision.reason, aside=aside))
+            events.append(
+                StepInvalidated(
+                    at=at,
+                    step=step,
+                    item=item,
+                    reason=decision.reason,
+                    aside=aside,
+                    index=state.unit(decision.unit).index,
+                )
+            )
     return tuple(events)
 
 
@@ -91,12 +108,7 @@ def sealed_now(
     from rerail.artifacts.workshop import staging_of
 
     header, run_dir = recording.header, store.directory(recording.header.run_id)
-    scope = Scope(
-        params=header.params,
-        env=os.environ,
-        steps=StepResults(recording.state),
-        run={"id": header.run_id, "dir": run_dir, "status": recording.state.status},
-    )
+    scope = scope_of(recording, run_dir)
     objects = objects_of(run_dir)
     staging = until.enter_context(staging_of(objects, run_dir))
     mask = mask_of(ready.pipeline, header.options)

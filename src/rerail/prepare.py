@@ -5,9 +5,10 @@ Reads; changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,12 @@ from rerail.core.checkpoint import Checkpoint, checkpoint_of
 from rerail.core.events import FORMAT, RunStarted
 from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
-from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.model import Map, Pipeline, RunHeader, RunOptions
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, Wishes, plan
-from rerail.core.state import RunState
+from rerail.core.render import StepResults
+from rerail.core.state import RunState, Unit
+from rerail.core.template import Scope
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import Recording, RunLog, Store
@@ -69,10 +72,9 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(path: str) -> tuple[Pipeline, bytes]:
     """A pipeline and its text; raises PipelineInvalid."""
-    from rerail.loaders.yaml import load_pipeline, read_pipeline_file
+    from rerail.loaders.yaml import load_bundle, read_pipeline_file
 
-    text = read_pipeline_file(path)
-    return load_pipeline(text, path), text
+    return load_bundle(read_pipeline_file(path), path)
 
 
 def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +94,7 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     until: str = ""
     verify: Depth | None = "full"  # None: files are not looked at
     restore: bool = True
+    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue; empty: as the plan has it
     pipeline: Pipeline | None = None
     progress: Callable[[int], None] = lambda _: None  # told the bytes the audit has read
 
@@ -121,20 +124,22 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
         text = store.pipeline(header.run_id, state.pipeline_sha256)
         pipeline = load_pipeline(text, path)
         notices.append(f"{path} is gone; the copy the run was last driven with is used")
-    for wanted in (request.start, request.until):
-        if wanted and wanted not in {step.id for step in pipeline.steps}:
-            there = ", ".join(step.id for step in pipeline.steps[:12])
-            raise UsageError(f"the pipeline has no step `{wanted}`; it has {there}", hint=f"rerail show {header.run_id}")
+    _refuse_unknown(pipeline, (request.start, request.until), header.run_id)
     if request.changes == "refuse" and frozen is not None and text != frozen:
         _refuse_changes(pipeline, frozen, path, header.run_id)
     from rerail.artifacts.places import place_of
 
     run_dir = store.directory(header.run_id)
     place = place_of(actual(header.work_dir, base_dir), base_dir, run_dir)
-    wishes = Wishes(changes=request.changes, start=request.start, restore=request.restore)
     if request.verify is not None:
         refuse_misplaced(pipeline, place, path)
     audit = audited(pipeline, state, place, run_dir, request)
+    wishes = Wishes(changes=request.changes, start=request.start, restore=request.restore, retry=request.retry)
+    if request.changes != "keep" and not audit.flaws:
+        relisted = _relisted(store, recording, pipeline, place)
+        wishes = msgspec.structs.replace(wishes, relisted=relisted)
+        if relisted and request.changes == "refuse":
+            _refuse_other_items(header.run_id, relisted)
     return Prepared(
         run_id=header.run_id,
         recording=recording,
@@ -147,6 +152,48 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
         notices=tuple(notices),
         refreeze=text != frozen,
     )
+
+
+def _refuse_unknown(pipeline: Pipeline, wanted: Iterable[str], run_id: str) -> None:
+    for step in wanted:
+        if step and step not in {known.id for known in pipeline.steps}:
+            there = ", ".join(known.id for known in pipeline.steps[:12])
+            raise UsageError(f"the pipeline has no step `{step}`; it has {there}", hint=f"rerail show {run_id}")
+
+
+def _refuse_other_items(run_id: str, relisted: Mapping[str, str]) -> None:
+    step, how = next(iter(relisted.items()))
+    raise PipelineChanged(f"run {run_id}, map {step}: {how}", hint=f"rerail resume {run_id} --changes rerun|keep")
+
+
+def _relisted(store: Store, recording: Recording, pipeline: Pipeline, place: Place) -> dict[str, str]:
+    """Maps under way whose source is not what it was, and in which way. Commands are not run to find out."""
+    state, header = recording.state, recording.header
+    found: dict[str, str] = {}
+    for step in pipeline.steps:
+        unit = state.unit((step.id, None))
+        action = step.action
+        if not isinstance(action, Map) or action.over.kind in ("command", "expression") or unit.items is None:
+            continue
+        if unit.status in ("completed", "skipped") and unit.fingerprint == fingerprint(step, pipeline.env):
+            continue
+        from rerail.core import listing as lists
+        from rerail.kinds import sources
+
+        old = lists.recorded(store.find(header.run_id, lists.TAGS, step.id), (step.id, None))
+        scope = scope_of(recording, store.directory(header.run_id))
+        with contextlib.suppress(lists.ListingError):
+            new = lists.listing(sources.read(action.over, scope, place.work_dir), action, scope)
+            if old is not None and old.digest != new.digest:
+                found[step.id] = lists.compared(old, unit.items.marks, new).words
+    return found
+
+
+def scope_of(recording: Recording, run_dir: str) -> Scope:
+    """What names in expressions stand for while nobody drives the run."""
+    header, state = recording.header, recording.state
+    run = {"id": header.run_id, "dir": run_dir, "status": state.status}
+    return Scope(params=header.params, env=os.environ, steps=StepResults(state), run=run)
 
 
 def audited(pipeline: Pipeline, state: RunState, place: Place, run_dir: str, request: ResumeRequest) -> Audit:

@@ -90,7 +90,7 @@ steps:
         "taken by the step in line 4",
         "must be module:function",
         "must be a duration such as 30s",
-        "needs exactly one of run, python, write; it has none",
+        "needs exactly one of run, python, write, map, loop, pipeline; it has none",
         "no step `ghost`",
         "at least 1",
     ):
@@ -140,11 +140,11 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("steps: [{id: a, run: x}, {id: b, run: x, needs: [], when: steps.a.status}]", "add it to `needs`"),
         ("steps: [{run: x, env: {A: '${{ nope }}'}}]", "nothing is called `nope`"),
         ("steps: [{write: {path: a, content: '${{ run.x }}'}}]", "`run` has id, dir, status"),
-        ("steps: [{run: x, map: {over: [1]}}]", "`map` is not supported by this version"),
+        ("steps: [{run: x, agent: claude}]", "`agent` is not supported by this version"),
         ("steps: [{id: 'a/b', run: x}]", "cannot be a step id"),
         ("steps: [{run: ''}]", "is empty"),
         ("steps: [{run: x, write: {path: a, content: b}}]", "it has `run` and `write`"),
-        ("steps: [{run: x, with: {a: 1}}]", "goes with `python` only"),
+        ("steps: [{run: x, with: {a: 1}}]", "goes with `python` and `pipeline` only"),
         ("? [a, b]\n: c", "a key must be text"),
     ],
 )

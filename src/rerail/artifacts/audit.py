@@ -26,6 +26,7 @@ from rerail.artifacts.seal import (
 from rerail.core import holes
 from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
 from rerail.core.events import ArtifactRecord, InputRecord
+from rerail.core.inside import step_at, step_index
 from rerail.core.model import Artifact, Pipeline, Step
 from rerail.core.state import RunState, Unit, UnitState
 from rerail.errors import ArtifactUnreadable
@@ -58,12 +59,17 @@ class Auditor:
 
     def audit(self, pipeline: Pipeline, state: RunState) -> Audit:
         """Look at everything; raises ArtifactUnreadable if something cannot even be looked at."""
-        steps = {step.id: step for step in pipeline.steps}
+        index = step_index(pipeline)
         flaws: dict[Unit, tuple[Flaw, ...]] = {}
         intact: dict[Unit, tuple[str, ...]] = {}
         inputs: dict[Unit, tuple[InputRecord, ...]] = {}
-        mine = [(unit, known, steps[unit[0]]) for unit, known in state.units.items() if unit[0] in steps]
-        mine = [(unit, known, step) for unit, known, step in mine if known.status == "completed"]
+        completed = [(unit, known) for unit, known in state.units.items() if known.status == "completed"]
+        hooks = set(pipeline.hooks)
+        mine = [
+            (unit, known, step)
+            for unit, known in completed
+            if unit[0] not in hooks and (step := step_at(index, unit)) is not None
+        ]
         if self._depth == "full":
             plain = [
                 record

@@ -14,9 +14,10 @@ from rerail.artifacts.places import Misplaced, Place, is_pattern, stamp_of, to_p
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
+from rerail.core.inside import step_at, step_index
 from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Decision, Plan
-from rerail.core.state import RunState
+from rerail.core.state import RunState, Unit, name
 from rerail.durable import files as durable_files
 from rerail.durable import sync_dir
 from rerail.errors import ArtifactUnreadable
@@ -25,7 +26,7 @@ from rerail.errors import ArtifactUnreadable
 class Mended(msgspec.Struct, kw_only=True):
     """What was done for one step."""
 
-    step: str
+    unit: Unit
     restored: tuple[Flaw, ...] = ()
     aside: dict[str, str] = {}  # path → where it is now, relative to the run directory
     artifacts: tuple[ArtifactRecord, ...] = ()
@@ -45,16 +46,16 @@ class Mender:
 
     def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Mended]:
         """Restore and move aside; what could not be restored is in `failed`, and the plan has to be made again."""
-        steps = {step.id: step for step in pipeline.steps}
+        index = step_index(pipeline)
         return [
-            self.mend_step(decision, state.unit((decision.step, None)).artifacts, steps[decision.step])
-            for decision in plan.decisions
-            if decision.flaws and decision.decision != "ask"
+            self.mend_step(decision, state.unit(decision.unit).artifacts, step)
+            for decision in plan.everything
+            if decision.flaws and decision.decision != "ask" and (step := step_at(index, decision.unit)) is not None
         ]
 
     def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Mended:
         """Restore or move aside for one step."""
-        mended = Mended(step=decision.step, aside={})
+        mended = Mended(unit=decision.unit, aside={})
         self._modes = {}
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():  # two artifacts of a step may take it in
             record = next((one for one in artifacts if one.path == flaw.artifact), None)
@@ -159,17 +160,17 @@ def describe(
 ) -> list[tuple[str, str]]:
     """What was found and done (or without `mended`: would be), a line each, as pairs of level and text."""
     lines: list[tuple[str, str]] = []
-    aside = {(one.step, path): where for one in mended or () for path, where in one.aside.items()}
-    restored = {(one.step, flaw.path) for one in mended or () for flaw in one.restored}
-    for decision in plan.decisions:
+    aside = {(one.unit, path): where for one in mended or () for path, where in one.aside.items()}
+    restored = {(one.unit, flaw.path) for one in mended or () for flaw in one.restored}
+    for decision in plan.everything:
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():
-            told = f"re-running {decision.step}"
+            told = f"re-running {name(decision.unit)}"
             if mended is None and decision.mends:
                 told = "can be restored from content store"
-            elif (decision.step, flaw.path) in restored:
+            elif (decision.unit, flaw.path) in restored:
                 told = "restored from content store"
-            where = aside.get((decision.step, flaw.path))
+            where = aside.get((decision.unit, flaw.path))
             kept = f"; what stood there is kept in {os.path.join(run_dir, where)}" if where else ""
             lines.append(("warn", f"{flaw.words} -- {told}{kept}"))
-        lines += [("info", f"{path} intact") for path in audit.intact.get((decision.step, None), ())]
+        lines += [("info", f"{path} intact") for path in audit.intact.get(decision.unit, ())]
     return lines

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from rerail.core import closing
 from rerail.core import events as ev
 from rerail.core.events import Failure, Metrics
-
-if TYPE_CHECKING:
-    from rerail.core.state import RunState, UnitState
+from rerail.core.units import RunState, UnitState
 
 MOST_TAIL: Final = 300  # characters of stderr that the state keeps of a failed item
 

@@ -7,14 +7,11 @@ last iteration handed out. Metrics of what is forgotten go to the controller: mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rerail.core import events as ev
 from rerail.core.items import COMPLETED, FAILED, PENDING, SKIPPED, STATUS, Items, joined, parent_of, set_ranges
+from rerail.core.units import RunState, Unit, UnitState
 from rerail.errors import IllegalEvent
-
-if TYPE_CHECKING:
-    from rerail.core.state import RunState, Unit, UnitState
 
 
 def status_by_mark(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.StepInvalidated) -> str:

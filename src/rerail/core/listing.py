@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from rerail.core import template
-from rerail.core.events import ItemEdited, ItemsListed
-from rerail.core.items import COMPLETED, FAILED, SKIPPED, first_duplicate, joined, key_of, ranges
+from rerail.core.events import Event, ItemEdited, ItemsListed
+from rerail.core.items import COMPLETED, FAILED, SKIPPED, first_duplicate, joined, key_of, parent_of, ranges
 from rerail.core.model import Map
 from rerail.core.template import ExpressionError, Scope
+from rerail.core.units import Unit
 
 MOST_BYTES = 100_000  # of one item: it travels in an environment variable
 MOST_ITEMS = 1_000_000
 KEY_BYTES = 200
 IN_ONE_RECORD = 1_000
 DIGEST_CHARS = 12
+TAGS = ("items-listed", "item-edited")  # the records that tell a list
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -191,7 +193,7 @@ def compared(old: Listing, marks: bytes | bytearray, new: Listing) -> Kept:
 
 
 def records(
-    unit: tuple[str, str | None],
+    unit: Unit,
     new: Listing,
     at: datetime,
     kept: Kept | None = None,
@@ -223,8 +225,16 @@ def records(
         )
 
 
-def recorded(events: Sequence[ItemsListed], edits: Iterable[ItemEdited] = ()) -> Listing | None:
-    """The newest list that these records tell, None if it is not whole; `edits` are what people changed about it."""
+def recorded(found: Iterable[Event], unit: Unit) -> Listing | None:
+    """The newest list of a map that the journal has, with what people edited since; None if it is not whole."""
+    events: list[ItemsListed] = []
+    edits: list[ItemEdited] = []
+    for event in found:
+        if isinstance(event, ItemsListed) and event.unit == unit:
+            events.append(event)
+            edits = [] if event.first == 0 else edits
+        elif isinstance(event, ItemEdited) and parent_of(event.item or "") == unit[1]:
+            edits.append(event)
     begun = max((at for at, event in enumerate(events) if event.first == 0), default=-1)
     if begun < 0:
         return None

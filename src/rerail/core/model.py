@@ -215,6 +215,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     finally_: tuple[Step, ...] = ()
     secrets: tuple[str, ...] = ()  # names of variables whose values are masked everywhere
+    outputs: dict[str, Any] = {}  # what it hands out where it is a step of another
 
     @property
     def hooks(self) -> tuple[str, ...]:

@@ -7,22 +7,14 @@ per event: a copy per event would make a long run quadratic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import Any, Final, Literal
-
-import msgspec
+from typing import Final
 
 from rerail.core import closing
 from rerail.core import events as ev
 from rerail.core.changes import BY_PEOPLE, CHANGES
-from rerail.core.events import ArtifactRecord, Event, Failure, InputRecord, Metrics, UnitEvent
-from rerail.core.items import Items
-from rerail.core.model import RunOptions
+from rerail.core.events import Event, UnitEvent
+from rerail.core.units import RunState, RunStatus, Unit, UnitState, UnitStatus, name
 from rerail.errors import IllegalEvent
-
-Unit = tuple[str, str | None]
-UnitStatus = Literal["pending", "running", "completed", "failed", "interrupted", "skipped"]
-RunStatus = Literal["pending", "running", "completed", "failed", "interrupted", "paused"]
 
 _STARTABLE: Final = ("pending", "failed", "interrupted")
 
@@ -59,69 +51,7 @@ RUN_TRANSITIONS: Final[Mapping[tuple[str, type], RunStatus]] = {
 }
 
 
-class UnitState(msgspec.Struct, kw_only=True, gc=False):
-    """What is known of one unit. Outputs and artifacts are those of its last completion."""
-
-    status: UnitStatus = "pending"
-    attempts: int = 0  # started so far, for ever growing
-    completions: int = 0
-    failures: int = 0  # failed attempts since the unit was last pending: what a retry policy counts
-    started_seq: int = 0  # journal position of the attempt that completed, or of the latest one
-    changed_seq: int = 0  # journal position at which its product last became something different
-    completed_seq: int = 0  # journal position of its last completion: the last producer of a path owns it
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    duration: float | None = None
-    fingerprint: str = ""
-    outputs: dict[str, Any] = {}
-    metrics: Metrics = {}
-    artifacts: tuple[ArtifactRecord, ...] = ()
-    inputs: tuple[InputRecord, ...] = ()
-    output: str = ""
-    error: Failure | None = None
-    retry_at: datetime | None = None
-    retry_in: float | None = None
-    allowed: bool = False
-    head: str = ""  # where HEAD was when it was first tried
-    reason: str = ""  # why it was skipped, invalidated, interrupted or marked
-    index: int | None = None  # of an item or iteration: its position
-    items: Items | None = None  # of a map or loop: what became of its items
-    rounds: int = 0  # how often its items were given up
-
-    @property
-    def settled(self) -> bool:
-        """Done in a way that lets dependants run."""
-        return self.status in ("completed", "skipped") or (self.status == "failed" and self.allowed)
-
-
-_UNTOUCHED: Final = UnitState()
-
-
-class RunState(msgspec.Struct, kw_only=True):
-    """The whole state of a run at journal position `seq`."""
-
-    status: RunStatus = "pending"
-    seq: int = 0
-    lives: int = 0
-    reason: str = ""
-    pipeline_sha256: str = ""  # of the definition in use
-    options: RunOptions = RunOptions()
-    steps: int = 0  # how many the pipeline has
-    hooks: tuple[str, ...] = ()
-    started_at: datetime | None = None
-    updated_at: datetime | None = None
-    finished_at: datetime | None = None
-    finished_seq: int = 0  # journal position of the latest end that was recorded
-    error: Failure | None = None
-    last_event: str = ""  # tag and unit of the last unit event: what checkpoint.json calls its state
-    last_unit: Unit | None = None
-    last_completed: Unit | None = None
-    units: dict[Unit, UnitState] = {}
-    inner: dict[str, list[str]] = {}  # instance → the steps it has a unit of; follows from `units`
-
-    def unit(self, unit: Unit) -> UnitState:
-        """The state of a unit, to read; a unit nothing happened to is pending."""
-        return self.units.get(unit, _UNTOUCHED)
+_TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in CHANGES}  # type: ignore[attr-defined]
 
 
 def apply(state: RunState, seq: int, event: Event) -> None:
@@ -234,10 +164,16 @@ def shown_status(state: RunState, *, owner_alive: bool) -> str:
     return "crashed" if state.status == "running" and not owner_alive else state.status
 
 
-def name(unit: Unit) -> str:
-    """A unit as people write it: `step` or `step[item]`."""
-    step, item = unit
-    return step if item is None else f"{step}[{item}]"
-
-
-_TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in CHANGES}  # type: ignore[attr-defined]
+__all__ = [
+    "RUN_TRANSITIONS",
+    "TRANSITIONS",
+    "RunState",
+    "RunStatus",
+    "Unit",
+    "UnitState",
+    "UnitStatus",
+    "apply",
+    "fold",
+    "name",
+    "shown_status",
+]

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import events as ev
 from rerail.core import listing as lists
 from rerail.core.items import COMPLETED, Items, allowed_failures, parent_of
 from rerail.core.listing import Listing, ListingError
@@ -60,7 +59,7 @@ class MapRun(Controller):
     def begin(self) -> None:
         known = self.state.unit(self.unit).items
         if known is not None and known.known == known.total:
-            recorded = recorded_list(self.desk.recorder.find(("items-listed", "item-edited"), self.step.id), self.unit)
+            recorded = lists.recorded(self.desk.recorder.find(lists.TAGS, self.step.id), self.unit)
             if recorded is not None:
                 self._go_on(recorded, known)
                 return
@@ -133,13 +132,24 @@ class MapRun(Controller):
 
     def _go_on(self, recorded: Listing, known: Items) -> None:
         """The list of an earlier life, or what it has become since."""
-        changed = self.desk.job.relisted.get(self.unit)
+        changed = self._listed_anew()
         if changed is not None and changed.digest != recorded.digest:
             kept = lists.compared(recorded, known.marks, changed)
             self.desk.recorder.warn(f"{name(self.unit)}: {kept.words}")
             self._record(changed, kept)
             recorded = changed
         self._start(recorded)
+
+    def _listed_anew(self) -> Listing | None:
+        """What the source holds now; None if that is not asked for, or cannot be told without running something."""
+        if self.desk.job.changes == "keep" or self.action.over.kind == "command":
+            return None
+        scope = self.desk.view.of(self.task)
+        try:
+            return lists.listing(self.desk.tools.source(self.action.over, scope), self.action, scope)
+        except ListingError as error:
+            self.desk.recorder.warn(f"{name(self.unit)}: {error}; it goes on with the list that is recorded")
+            return None
 
     def _start(self, listing: Listing) -> None:
         items = self.state.unit(self.unit).items
@@ -289,16 +299,3 @@ def gathered(events: Any, prefix: str, keys: list[str]) -> list[bytes | None]:
         if index is not None:
             found[index] = msgspec.json.encode({"key": keys[index], "outputs": event.outputs})
     return found
-
-
-def recorded_list(events: Any, unit: Unit) -> Listing | None:
-    """The list of a map as the journal has it, with what people edited since."""
-    listed: list[ev.ItemsListed] = []
-    edited: list[ev.ItemEdited] = []
-    for event in events:
-        if isinstance(event, ev.ItemsListed) and event.unit == unit:
-            listed.append(event)
-            edited = [] if event.first == 0 else edited
-        elif isinstance(event, ev.ItemEdited) and parent_of(event.item or "") == unit[1]:
-            edited.append(event)
-    return lists.recorded(listed, edited)

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from rerail.core.decisions import Plan
+from rerail.core.decisions import Changes, Plan
 from rerail.core.events import Event, Metrics
-from rerail.core.listing import Listing
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source
 from rerail.core.state import Unit
@@ -53,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     mended: tuple[Event, ...] = ()  # what was done about files before this life began
     spared: frozenset[str] = frozenset()  # paths that completed steps claim and a later one took over
     retry: frozenset[Unit] = frozenset()  # items of the dead letter queue that are to be tried again; empty: all
-    relisted: Mapping[Unit, Listing] = {}  # maps whose items are not what they were
+    changes: Changes = "rerun"  # what is done about sources that are not what they were
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

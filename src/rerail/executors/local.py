@@ -64,13 +64,13 @@ class LocalExecutor:
         self,
         open_log: Callable[[str], int],
         *,
-        parallel: int,
+        inline: bool,
         environ: Mapping[str, str],
         mask: Mask,
         life: str,
     ) -> None:
         self._open_log = open_log
-        self._inline = parallel == 1
+        self._inline = inline
         self._environ = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
         self._mask = mask
         self._order = LogOrder(open_log)

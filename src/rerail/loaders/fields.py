@@ -14,7 +14,7 @@ _AMOUNT = r"([0-9]{1,12}(?:\.[0-9]+)?)"
 _DURATION = re.compile(f"(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
 LONGEST = 1e11  # seconds: some three thousand years
 # Keys of later versions get an honest answer instead of "unknown".
-PLANNED = frozenset("agent approve budget keep loop map pipeline".split())
+PLANNED = frozenset("agent approve budget keep".split())
 
 
 MOST_PROBLEMS = 100
@@ -27,6 +27,7 @@ class Problems:
         self._path = path
         self._found: list[tuple[int, int, str]] = []
         self._more = 0
+        self._included: list[Problems] = []
         self.work = 0  # spent on checking expressions
 
     def add(self, node: Node, message: str) -> None:
@@ -48,10 +49,17 @@ class Problems:
         """One line each, in the order of the file."""
         path = one_line(self._path)
         told = [f"{path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
-        return [*told, f"{path}: and {self._more} problems more"] if self._more else told
+        told += [f"{path}: and {self._more} problems more"] if self._more else []
+        return told + [line for inner in self._included for line in inner.lines]
+
+    def of(self, path: str) -> Problems:
+        """Those of a file that this one includes."""
+        inner = Problems(path)
+        self._included.append(inner)
+        return inner
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._found) or any(self._included)
 
 
 class Fields:

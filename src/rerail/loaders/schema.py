@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rerail.loaders.actions import KINDS, OPTIONS
 from rerail.loaders.artifacts import FORMATS, KEYS, ONLY_MADE
-from rerail.loaders.steps import DEFAULTABLE, KINDS, OPTIONS
+from rerail.loaders.bodies import LOOP_KEYS, MAP_KEYS
+from rerail.loaders.steps import DEFAULTABLE
 from rerail.loaders.yaml import TOP
 
 Schema = dict[str, Any]
@@ -105,6 +107,52 @@ _STEP_PROPERTIES: Schema = {
     "with": {"type": "object", "description": "Arguments of the function."},
     "write": _closed({"path": _SCALAR, "content": _SCALAR}, required=["path"]),
 }
+_CONDITION: Schema = {"type": ["string", "boolean"], "description": "An expression."}
+_AMOUNT: Schema = {"anyOf": [{"type": "integer", "minimum": 0}, _TEXT]}
+_SOURCE: Schema = {
+    "description": "A list, an expression that comes to one, or where to read one.",
+    "anyOf": [
+        {"type": "array"},
+        {"type": "string", "pattern": r"\$\{\{"},
+        _closed({"glob": {**_TEXT, "description": "Paths that match."}}, required=["glob"]),
+        _closed({"lines": {**_TEXT, "description": "The lines of a file."}}, required=["lines"]),
+        _closed({"json": _TEXT, "path": {**_TEXT, "description": "A JSONPath."}}, required=["json"]),
+        _closed({"command": _TEXT, "as": {"enum": ["lines", "json"]}}, required=["command"]),
+    ],
+}
+_MAP_PROPERTIES: Schema = {
+    "over": _SOURCE,
+    "key": {**_TEXT, "description": "What an item is called."},
+    "filter": {**_CONDITION, "description": "Only items for which this expression holds."},
+    "sort": {**_CONDITION, "description": "An expression to sort the items by."},
+    "limit": _AMOUNT,
+    "offset": _AMOUNT,
+    "parallel": {"type": "integer", "minimum": 1, "description": "How many items at once."},
+    "max_failures": {
+        "description": "How many items may fail: a count or a share such as 10%.",
+        "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9.]+%$"}],
+    },
+    "on_item_failure": {"enum": ["dlq", "stop", "skip"]},
+}
+_LOOP_PROPERTIES: Schema = {
+    "max_iterations": {"type": "integer", "minimum": 1},
+    "until": {**_CONDITION, "description": "Ends the loop once it holds after an iteration."},
+    "while": {**_CONDITION, "description": "Ends the loop unless it holds before an iteration."},
+    "delay": _DURATION,
+    "stop_if_no_progress": {"type": "integer", "minimum": 1},
+}
+_STEP_PROPERTIES |= {
+    "map": {
+        **_closed({key: _MAP_PROPERTIES[key] for key in MAP_KEYS}, required=["over"]),
+        "description": "The steps for every item of a list.",
+    },
+    "loop": {
+        **_closed({key: _LOOP_PROPERTIES[key] for key in LOOP_KEYS}, required=["max_iterations"]),
+        "description": "The steps again and again.",
+    },
+    "pipeline": {**_TEXT, "description": "The path of another pipeline file."},
+    "steps": {"$ref": "#/definitions/steps"},
+}
 _PARAM: Schema = {
     "anyOf": [
         {"type": ["string", "number", "boolean", "null", "array"]},
@@ -129,6 +177,7 @@ _TOP_PROPERTIES: Schema = {
     "checkpoint": _closed(
         {"interval": _DURATION, "history": {"type": "integer", "minimum": 0}, "on_error": {"enum": ["stop", "warn"]}}
     ),
+    "outputs": {"type": "object", "description": "What it hands out where it is a step of another pipeline."},
     "steps": {"$ref": "#/definitions/steps"},
     "finally": {"$ref": "#/definitions/steps"},
 }
@@ -137,7 +186,7 @@ _TOP_PROPERTIES: Schema = {
 def schema() -> Schema:
     """The whole schema."""
     step = _closed(
-        {key: _STEP_PROPERTIES[key] for key in (*OPTIONS, *KINDS, "with")},
+        {key: _STEP_PROPERTIES[key] for key in (*OPTIONS, *KINDS, "with", "steps")},
         oneOf=[{"required": [kind]} for kind in KINDS],
     )
     return {

@@ -2,45 +2,93 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import re
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
 
 from rerail.core.graph import Ancestors, find_cycle
-from rerail.core.model import Action, Capture, Python, Retry, Run, Step, Write
+from rerail.core.model import Action, Artifact, Inner, Map, Step
 from rerail.core.template import Known
+from rerail.loaders.actions import (
+    KINDS,
+    MOST_CHECKS,
+    OPTIONS,
+    PLAIN,
+    read_action,
+    read_directory,
+    read_outputs,
+    read_retry,
+)
 from rerail.loaders.artifacts import read_artifacts
+from rerail.loaders.bodies import loop_conditions, read_loop, read_map
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
-from rerail.loaders.fields import Fields, Problems, describe
+from rerail.loaders.fields import Fields, Problems
 
-OPTIONS = tuple(
-    "id name needs when env cwd timeout retry inputs artifacts outputs checks idempotent allow_failure on_failure"
-    " commit_required".split()
-)
-KINDS = ("run", "python", "write")
 MOST_STEPS = 10_000
-MOST_CHECKS = 100
-MOST_PATTERN = 1_000  # characters of a pattern in `retry.on`
+MOST_DEPTH = 8  # of maps, loops and pipelines in each other
 DEFAULTABLE = ("timeout", "retry", "env")
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_OUTPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a list of steps stands: in a pipeline, or inside a step of one."""
+
+    prefix: str = ""  # of the ids of its steps: the path to it
+    names: Collection[str] = ()  # steps outside whose results are known inside
+    all_names: Collection[str] = ()
+    item: bool = False
+    loop: bool = False
+    carries: bool = False  # every step inside is known everywhere: from the iteration before
+    single: bool = False  # its only step stands for the whole
+    depth: int = 0
+    directory: str = ""  # of the file it stands in, from that of the pipeline
+    include: Callable[[Fields, Around, dict[str, str]], Inner] | None = None  # reads another pipeline file
+
+
+class _Known(Collection[str]):
+    """The names of steps that are known at a place: those inside it that come before, and those outside."""
+
+    def __init__(self, prefix: str, inside: Collection[str], outside: Collection[str]) -> None:
+        self._prefix = prefix
+        self._inside = inside
+        self._outside = outside
+
+    def __contains__(self, step: object) -> bool:
+        return f"{self._prefix}{step}" in self._inside or step in self._outside
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (path[len(self._prefix) :] for path in self._inside)
+        yield from self._outside
+
+    def __len__(self) -> int:
+        return len(self._inside) + len(self._outside)
 
 
 class StepReader:
     """Reads steps, noting problems; knows every id that is taken."""
 
-    def __init__(self, problems: Problems, defaults: Fields, params: set[str], shared_env: Node | None) -> None:
+    def __init__(
+        self,
+        problems: Problems,
+        defaults: Fields,
+        params: Collection[str],
+        shared_env: Node | None,
+        around: Around | None = None,
+    ) -> None:
         self._problems = problems
         self._params = params
+        self._around = around or Around()
         self._shared = (shared_env, defaults.get("env"))
         self._places: dict[str, Node] = {}
         self._sources: dict[str, Fields] = {}
         self._timeout = defaults.time_limit()
-        self._retry = _retry(defaults, problems)
+        self._retry = read_retry(defaults, problems)
         self._env = defaults.variables("env")
         # What all steps share is checked once, unless it depends on what has run before each.
         texts = [
@@ -56,26 +104,49 @@ class StepReader:
                 once.everything(node)
         self._shared_is_dynamic = once.found
 
+    def inside(self, around: Around, env: dict[str, str]) -> StepReader:
+        """A reader of the steps inside a step: the same defaults, other names."""
+        inner = copy.copy(self)
+        inner._around = around
+        inner._places, inner._sources = {}, {}
+        inner._env = {**self._env, **env}
+        return inner
+
     def main(self, node: Node) -> tuple[Step, ...]:
         """The steps of the pipeline, their needs resolved and their expressions checked."""
         needed: list[tuple[str, Node]] = []
         steps = self._list(node, "step", needed)
         names = {step.id for step in steps}
-        if not self._check_needs(steps, needed):  # whatever else is wrong can still be told
-            return tuple(self._checked(step, Known(params=self._params, steps=names, all_steps=names)) for step in steps)
+        if not self._check_needs(steps, needed) or self._around.carries:  # whatever else is wrong can still be told
+            return tuple(self._checked(step, self._known(names, names)) for step in steps)
         ancestors = Ancestors({step.id: step.needs for step in steps})
-        return tuple(
-            self._checked(step, Known(params=self._params, steps=ancestors.of(step.id), all_steps=names))
-            for step in steps
-        )
+        return tuple(self._checked(step, self._known(ancestors.of(step.id), names)) for step in steps)
+
+    def _known(self, before: Collection[str], names: Collection[str]) -> Known:
+        around = self._around
+        steps: Collection[str] = before
+        every: Collection[str] = names
+        if around.prefix:
+            steps = _Known(around.prefix, before, around.names)
+            every = _Known(around.prefix, names, around.all_names)
+        return Known(params=self._params, steps=steps, all_steps=every, item=around.item, loop=around.loop)
 
     def hooks(self, node: Node | None, prefix: str, names: set[str]) -> tuple[Step, ...]:
         """Steps that run after others, in order; they may read the results of any step."""
         if node is None:
             return ()
         steps = self._list(node, prefix, [])
-        known = Known(params=self._params, steps=names, all_steps=names)
-        return tuple(self._checked(step, known) for step in steps)
+        return tuple(self._checked(step, self._known(names, names)) for step in steps)
+
+    def outputs(self, node: Node | None, names: set[str]) -> dict[str, Any]:
+        """What a pipeline hands out where it is a step of another: values with expressions over all its steps."""
+        if node is None:
+            return {}
+        if not isinstance(node.value, dict):
+            self._problems.add(node, f"`outputs` must be a mapping, not {node.kind}")
+            return {}
+        Expressions(self._problems, self._known(names, names)).everything(node)
+        return dict(node.plain())
 
     def with_hooks(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
         """The steps with what cleans up after them."""
@@ -83,7 +154,7 @@ class StepReader:
         result = []
         for step in steps:
             node = self._sources[step.id].get("on_failure")
-            hooks = self.hooks(node, f"{step.id[:40]}-on-failure", names)
+            hooks = self.hooks(node, f"{step.local[:40]}-on-failure", names)
             result.append(msgspec.structs.replace(step, on_failure=hooks) if hooks else step)
         return tuple(result)
 
@@ -112,7 +183,7 @@ class StepReader:
         return tuple(steps)
 
     def _step(self, fields: Fields, default_id: str, previous: tuple[str, ...], needed: list[tuple[str, Node]]) -> Step:
-        fields.only((*OPTIONS, *KINDS, "with"))
+        fields.only((*OPTIONS, *KINDS, "with", "steps"))
         step_id = fields.text("id") or default_id
         if not _ID.fullmatch(step_id):
             where = fields.get("id") or fields.node
@@ -120,22 +191,23 @@ class StepReader:
         fields.what = f"step `{step_id[:70]}`"
         needs = fields.names("needs")
         needed += needs or ()
+        around = self._around
         return Step(
-            id=step_id,
+            id=around.prefix[:-1] if around.single else around.prefix + step_id,
             name=fields.text("name"),
-            action=_action(fields, self._problems),
-            needs=previous if needs is None else tuple(dict.fromkeys(name for name, _ in needs)),
+            action=read_action(fields, self._problems),
+            needs=previous if needs is None else tuple(dict.fromkeys(around.prefix + name for name, _ in needs)),
             env={**self._env, **fields.variables("env")},
-            cwd=_directory(fields, self._problems),
+            cwd=os.path.join(around.directory, read_directory(fields, self._problems)),
             timeout=fields.time_limit() if fields.has("timeout") else self._timeout,
-            retry=_retry(fields, self._problems) if fields.has("retry") else self._retry,
+            retry=read_retry(fields, self._problems) if fields.has("retry") else self._retry,
             allow_failure=fields.flag("allow_failure", default=False),
             idempotent=fields.flag("idempotent", default=True),
             checks=self._checks(fields),
-            outputs=_outputs(fields, self._problems),
+            outputs=read_outputs(fields, self._problems),
             commit_required=fields.flag("commit_required", default=False),
-            inputs=read_artifacts(fields, "inputs", self._problems),
-            artifacts=read_artifacts(fields, "artifacts", self._problems),
+            inputs=_placed(read_artifacts(fields, "inputs", self._problems), around.directory),
+            artifacts=_placed(read_artifacts(fields, "artifacts", self._problems), around.directory),
             line=fields.node.line,
         )
 
@@ -151,9 +223,9 @@ class StepReader:
 
     def _check_needs(self, steps: tuple[Step, ...], needed: list[tuple[str, Node]]) -> bool:
         """Note needs that lead nowhere or in a circle; whether all is well."""
-        known = {step.id for step in steps}
-        unknown = [(name, node) for name, node in needed if name not in known]
-        there = ", ".join(sorted(known)[:12])
+        known, prefix = {step.id for step in steps}, self._around.prefix
+        unknown = [(name, node) for name, node in needed if prefix + name not in known]
+        there = ", ".join(sorted(step.local for step in steps)[:12])
         for name, node in unknown:
             self._problems.add(node, f"no step `{name[:100]}`; there is {there}")
         if unknown or any(need not in known for step in steps for need in step.needs):
@@ -176,121 +248,62 @@ class StepReader:
         for _, node in fields.names("checks") or ():
             expressions.script(node)
         when = expressions.bare(fields, "when")
+        if step.is_controller:
+            return msgspec.structs.replace(step, when=when, dynamic=True, action=self._with_body(step, fields, known))
         return msgspec.structs.replace(step, when=when, dynamic=expressions.found)
+
+    def _with_body(self, step: Step, fields: Fields, known: Known) -> Action:
+        """What a step has run, now that it is known what comes before it."""
+        around, action = self._around, step.action
+        inner = Around(
+            prefix=f"{step.id}/",
+            names=known.steps,
+            all_names=known.all_steps,
+            item=known.item,
+            loop=known.loop,
+            depth=around.depth + 1,
+            directory=around.directory,
+            include=around.include,
+        )
+        if inner.depth > MOST_DEPTH:
+            self._problems.add(fields.node, f"{fields.what} is inside {MOST_DEPTH} others already")
+            return action
+        if isinstance(action, Inner):
+            assert around.include is not None
+            return around.include(fields, inner, step.env)
+        node = fields.get("steps")
+        if node is None:
+            self._problems.add(fields.node, f"{fields.what} has no `steps`")
+            return action
+        if isinstance(action, Map):
+            made = read_map(fields, self._problems, known, around.directory)
+            single = _is_single(node)
+            reader = self.inside(msgspec.structs.replace(inner, item=True, single=single), step.env)
+            return msgspec.structs.replace(made, steps=reader.with_hooks(reader.main(node)), single=single)
+        reader = self.inside(msgspec.structs.replace(inner, loop=True, carries=True), step.env)
+        steps = reader.with_hooks(reader.main(node))
+        paths = {one.id for one in steps}
+        until, while_ = loop_conditions(fields, self._problems, reader._known(paths, paths))
+        return msgspec.structs.replace(read_loop(fields, self._problems), steps=steps, until=until, while_=while_)
+
+
+def _is_single(node: Node) -> bool:
+    """Whether a body is one plain step, which then is the item."""
+    if not isinstance(node.value, list) or len(node.value) != 1 or not isinstance(node.value[0].value, dict):
+        return False
+    keys = node.value[0].value
+    return any(kind in keys for kind in PLAIN) and "on_failure" not in keys
+
+
+def _placed(artifacts: tuple[Artifact, ...], directory: str) -> tuple[Artifact, ...]:
+    """Paths as they are from the pipeline's directory."""
+    if not directory:
+        return artifacts
+    return tuple(
+        msgspec.structs.replace(one, path=os.path.normpath(os.path.join(directory, one.path))) for one in artifacts
+    )
 
 
 def _chain(names: list[str]) -> str:
     shown = names if len(names) <= 12 else [*names[:6], f"({len(names) - 11} more)", *names[-5:]]
     return " → ".join(shown)
-
-
-def _directory(fields: Fields, problems: Problems) -> str:
-    path = fields.text("cwd")
-    if "\0" in path:
-        problems.add(fields.get("cwd") or fields.node, f"`cwd` of {fields.what} holds a NUL character")
-    return path
-
-
-def _action(fields: Fields, problems: Problems) -> Action:
-    given = [kind for kind in KINDS if fields.has(kind)]
-    if len(given) != 1:
-        if isinstance(fields.node.value, dict):
-            what = "has none" if not given else f"has {' and '.join(f'`{kind}`' for kind in given)}"
-            problems.add(fields.node, f"{fields.what} needs exactly one of {', '.join(KINDS)}; it {what}")
-        return Run(script="")
-    if given != ["python"] and fields.has("with"):
-        problems.add(fields.node, f"`with` of {fields.what} goes with `python` only")
-    match given[0]:
-        case "run":
-            return Run(script=_text(fields, "run", problems))
-        case "python":
-            target = _text(fields, "python", problems)
-            if target and not _TARGET.fullmatch(target):
-                problems.add(fields.get("python") or fields.node, f"`python` must be module:function, not {target!r}")
-            arguments = fields.get("with")
-            if arguments is not None and not isinstance(arguments.value, dict):
-                problems.add(arguments, f"`with` of {fields.what} must be a mapping, not {arguments.kind}")
-                arguments = None
-            return Python(target=target, arguments=arguments.plain() if arguments else {})
-        case _:
-            write = Fields(fields.get("write") or fields.node, problems, f"`write` of {fields.what}")
-            write.only(("path", "content"))
-            return Write(path=_text(write, "path", problems), content=write.text("content"))
-
-
-def _text(fields: Fields, key: str, problems: Problems) -> str:
-    value = fields.text(key)
-    node = fields.get(key)
-    if not value.strip() and (node is None or not isinstance(node.value, list | dict)):
-        problems.add(node or fields.node, f"`{key}` of {fields.what} is empty")
-    if "\0" in value:
-        problems.add(node or fields.node, f"`{key}` of {fields.what} holds a NUL character")
-    return value
-
-
-def _outputs(fields: Fields, problems: Problems) -> dict[str, Capture]:
-    node = fields.get("outputs")
-    if node is None:
-        return {}
-    if not isinstance(node.value, dict):
-        problems.add(node, f"`outputs` of {fields.what} must be a mapping, not {node.kind}")
-        return {}
-    captures = {}
-    for name, child in node.value.items():
-        if not _OUTPUT_NAME.fullmatch(name):
-            problems.add(child, f"{name[:60]!r} cannot be the name of an output")
-        inner = Fields(child, problems, f"output `{name}`")
-        inner.only(("from", "as"))
-        inner.choice("from", ("stdout",), "stdout")
-        form: Any = inner.choice("as", ("text", "json", "lines"), "text")
-        captures[name] = Capture(form=form)
-    return captures
-
-
-def _retry(owner: Fields, problems: Problems) -> Retry:
-    node = owner.get("retry")
-    if node is None:
-        return Retry()
-    if not isinstance(node.value, dict):
-        if not isinstance(node.value, int):
-            problems.add(node, f"`retry` must be a number of attempts or a mapping, not {describe(node)}")
-            return Retry()
-        return Retry(attempts=owner.count("retry", 1))
-    fields = Fields(node, problems, "`retry`")
-    fields.only(("attempts", "backoff", "delay", "max_delay", "jitter", "on"))
-    base = Retry()
-    delay, max_delay = fields.duration("delay"), fields.duration("max_delay")
-    backoff: Any = fields.choice("backoff", ("fixed", "linear", "exponential"), base.backoff)
-    return Retry(
-        attempts=fields.count("attempts", base.attempts),
-        backoff=backoff,
-        delay=base.delay if delay is None else delay,
-        max_delay=base.max_delay if max_delay is None else max_delay,
-        jitter=fields.flag("jitter", default=base.jitter),
-        on=_retry_on(fields.get("on"), problems),
-    )
-
-
-def _retry_on(node: Node | None, problems: Problems) -> tuple[str | int, ...]:
-    if node is None:
-        return ()
-    wanted: list[str | int] = []
-    if isinstance(node.value, list) and len(node.value) > MOST_CHECKS:
-        problems.add(node, f"{len(node.value)} conditions in `on` of `retry`; {MOST_CHECKS} at most")
-        return ()
-    for child in node.value if isinstance(node.value, list) else [node]:
-        value = child.value
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            problems.add(child, "`on` of `retry` lists rate_limit, timeout, exit codes and patterns on stderr")
-            continue
-        if isinstance(value, str):
-            if len(value) > MOST_PATTERN:
-                problems.add(child, f"`on` of `retry`: a pattern of {len(value)} characters; {MOST_PATTERN} at most")
-                continue
-            try:
-                re.compile(value)
-            except (re.error, RecursionError, OverflowError) as error:
-                problems.add(child, f"`on` of `retry`: {value[:60]!r} is no pattern: {error}")
-                continue
-        wanted.append(value)
-    return tuple(wanted)

@@ -7,14 +7,17 @@ import re
 import stat
 from typing import Any
 
-from rerail.core.model import CheckpointPolicy, Param, Pipeline
+import msgspec
+
+from rerail.core.model import CheckpointPolicy, Inner, Loop, Map, Param, Pipeline, Step
 from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import PipelineInvalid
+from rerail.loaders import bundle
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
 from rerail.loaders.fields import Fields, Problems
-from rerail.loaders.steps import DEFAULTABLE, StepReader
+from rerail.loaders.steps import DEFAULTABLE, Around, StepReader
 
-TOP = tuple("name labels params env secrets defaults checkpoint steps finally".split())
+TOP = tuple("name labels params env secrets defaults checkpoint outputs steps finally".split())
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -42,40 +45,131 @@ def read_pipeline_file(path: str) -> bytes:
 
 def load_pipeline(data: bytes, path: str) -> Pipeline:
     """The pipeline a file declares; raises PipelineInvalid with all that is wrong with it."""
+    return load_bundle(data, path)[0]
+
+
+def load_bundle(data: bytes, path: str) -> tuple[Pipeline, bytes]:
+    """The pipeline, and its text with that of all files it includes."""
+    text, included = bundle.split(data)
     problems = Problems(path)
+    files = bundle.Files(path, included, read_pipeline_file)
+    root = _parsed(text, problems)
+    pipeline = _pipeline(root, problems, path, Includes(problems, files, (os.path.basename(path),))) if root else None
+    if problems or pipeline is None:
+        raise PipelineInvalid(problems.lines, hint=f"rerail check {path}, once it is corrected")
+    return pipeline, bundle.join(text, files.used)
+
+
+def _parsed(data: bytes, problems: Problems) -> Node | None:
+    """The document of a file; None if it is none, which is noted."""
     try:
-        pipeline = _pipeline(parse(data.decode("utf-8-sig")), problems, path)
+        return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        problems.add_at(line, 1, "not UTF-8")
+        problems.add_at(data[: error.start].count(b"\n") + 1, 1, "not UTF-8")
     except Malformed as error:
         problems.add_at(error.line, error.column, error.message)
-    if problems:
-        raise PipelineInvalid(problems.lines, hint=f"rerail check {path}, once it is corrected")
-    return pipeline
+    return None
 
 
-def _pipeline(root: Node, problems: Problems, path: str) -> Pipeline:
+class Includes:
+    """Reads the pipelines that steps of a pipeline are."""
+
+    def __init__(self, problems: Problems, files: bundle.Files, chain: tuple[str, ...]) -> None:
+        self._problems = problems
+        self._files = files
+        self._chain = chain  # the files we are in
+        self.secrets: list[str] = []
+
+    def read(self, fields: Fields, around: Around, env: dict[str, str]) -> Inner:
+        """The pipeline that a step names."""
+        named = fields.text("pipeline")
+        node = fields.get("pipeline") or fields.node
+        path = os.path.normpath(os.path.join(around.directory, named))
+        nothing = Inner(path=path, steps=())
+        if not named or "\0" in named or "${{" in named:
+            self._problems.add(node, f"`pipeline` of {fields.what} must be the path of a file, without expressions")
+            return nothing
+        if path in self._chain:
+            self._problems.add(node, f"a pipeline cannot be part of itself: {' → '.join((*self._chain, path))}")
+            return nothing
+        try:
+            data = self._files.get(path)
+        except PipelineInvalid as error:
+            self._problems.add(node, f"`pipeline` of {fields.what}: {error.problems[0]}")
+            return nothing
+        problems = self._problems.of(self._files.full(path))
+        root = _parsed(data, problems)
+        if root is None:
+            return nothing
+        deeper = Includes(problems, self._files, (*self._chain, path))
+        directory = os.path.dirname(path)
+        # Nothing outside is known in it: it is a pipeline of its own, given params.
+        place = Around(prefix=around.prefix, depth=around.depth, directory=directory, include=deeper.read)
+        pipeline = _pipeline(root, problems, path, deeper, place)
+        self.secrets += pipeline.secrets
+        return Inner(
+            path=path,
+            steps=tuple(with_env(step, {**env, **pipeline.env}) for step in pipeline.steps),
+            arguments=self._arguments(fields, pipeline),
+            params=pipeline.params,
+            outputs=pipeline.outputs,
+            finally_=tuple(with_env(step, {**env, **pipeline.env}) for step in pipeline.finally_),
+        )
+
+    def _arguments(self, fields: Fields, pipeline: Pipeline) -> dict[str, Any]:
+        node = fields.get("with")
+        if node is not None and not isinstance(node.value, dict):
+            self._problems.add(node, f"`with` of {fields.what} must be a mapping, not {node.kind}")
+            node = None
+        given: dict[str, Any] = node.plain() if node else {}
+        for name in given:
+            if name not in pipeline.params:
+                there = ", ".join(pipeline.params) or "none"
+                self._problems.add(
+                    node or fields.node, f"{fields.what}: its pipeline has no param `{name}`; it has {there}"
+                )
+        for name, param in pipeline.params.items():
+            if param.required and name not in given:
+                self._problems.add(fields.node, f"{fields.what}: its pipeline needs the param `{name}` in `with`")
+        return given
+
+
+def with_env(step: Step, env: dict[str, str]) -> Step:
+    """A step of an included pipeline with the environment of that pipeline, at any depth."""
+    if not env:
+        return step
+    action = step.action
+    if isinstance(action, Map | Loop | Inner):
+        action = msgspec.structs.replace(action, steps=tuple(with_env(inner, env) for inner in action.steps))
+    hooks = tuple(with_env(hook, env) for hook in step.on_failure)
+    return msgspec.structs.replace(step, env={**env, **step.env}, action=action, on_failure=hooks)
+
+
+def _pipeline(root: Node, problems: Problems, path: str, includes: Includes, around: Around | None = None) -> Pipeline:
     top = Fields(root, problems, "the pipeline")
     top.only(TOP)
     defaults = Fields(top.get("defaults") or Node(value={}, line=1, column=1), problems, "`defaults`")
     defaults.only(DEFAULTABLE)
     params = _params(top, problems)
-    reader = StepReader(problems, defaults, set(params), top.get("env"))
+    place = around or Around(include=includes.read)
+    reader = StepReader(problems, defaults, set(params), top.get("env"), place)
     node = top.get("steps")
     if node is None and isinstance(root.value, dict):
         problems.add(root, "the pipeline has no `steps`")
     steps = reader.with_hooks(reader.main(node)) if node else ()
     stem = os.path.basename(path).rsplit(".", 1)[0]
+    names = {step.id for step in steps}
+    finally_ = reader.hooks(top.get("finally"), "finally", names)
     return Pipeline(
         name=top.text("name", stem) or stem,
+        outputs=reader.outputs(top.get("outputs"), names),
         labels=top.texts("labels"),
         env=top.variables("env"),
         params=params,
         checkpoint=_checkpoint(top, problems),
-        secrets=_secrets(top, problems),
+        secrets=tuple(dict.fromkeys((*_secrets(top, problems), *includes.secrets))),
         steps=steps,
-        finally_=reader.hooks(top.get("finally"), "finally", {step.id for step in steps}),
+        finally_=finally_,
     )
 
 

@@ -1,0 +1,151 @@
+"""What a step does, and how often it is tried."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rerail.core.model import Action, Capture, Inner, Loop, Map, Python, Retry, Run, Source, Write
+from rerail.loaders.bodies import CONTROLLERS, refuse_options
+from rerail.loaders.document import Node
+from rerail.loaders.fields import Fields, Problems, describe
+
+OPTIONS = tuple(
+    "id name needs when env cwd timeout retry inputs artifacts outputs checks idempotent allow_failure on_failure"
+    " commit_required".split()
+)
+PLAIN = ("run", "python", "write")
+KINDS = (*PLAIN, *CONTROLLERS)
+MOST_CHECKS = 100
+MOST_PATTERN = 1_000  # characters of a pattern in `retry.on`
+
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_OUTPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+def read_directory(fields: Fields, problems: Problems) -> str:
+    path = fields.text("cwd")
+    if "\0" in path:
+        problems.add(fields.get("cwd") or fields.node, f"`cwd` of {fields.what} holds a NUL character")
+    return path
+
+
+def read_action(fields: Fields, problems: Problems) -> Action:
+    given = [kind for kind in KINDS if fields.has(kind)]
+    if len(given) != 1:
+        if isinstance(fields.node.value, dict):
+            what = "has none" if not given else f"has {' and '.join(f'`{kind}`' for kind in given)}"
+            problems.add(fields.node, f"{fields.what} needs exactly one of {', '.join(KINDS)}; it {what}")
+        return Run(script="")
+    if given[0] not in ("python", "pipeline") and fields.has("with"):
+        problems.add(fields.node, f"`with` of {fields.what} goes with `python` and `pipeline` only")
+    if given[0] not in ("map", "loop") and fields.has("steps"):
+        problems.add(fields.node, f"`steps` of {fields.what} goes with `map` and `loop` only")
+    if given[0] in CONTROLLERS:
+        return _controller(fields, given[0], problems)
+    match given[0]:
+        case "run":
+            return Run(script=_text(fields, "run", problems))
+        case "python":
+            target = _text(fields, "python", problems)
+            if target and not _TARGET.fullmatch(target):
+                problems.add(fields.get("python") or fields.node, f"`python` must be module:function, not {target!r}")
+            arguments = fields.get("with")
+            if arguments is not None and not isinstance(arguments.value, dict):
+                problems.add(arguments, f"`with` of {fields.what} must be a mapping, not {arguments.kind}")
+                arguments = None
+            return Python(target=target, arguments=arguments.plain() if arguments else {})
+        case _:
+            write = Fields(fields.get("write") or fields.node, problems, f"`write` of {fields.what}")
+            write.only(("path", "content"))
+            return Write(path=_text(write, "path", problems), content=write.text("content"))
+
+
+def _controller(fields: Fields, kind: str, problems: Problems) -> Action:
+    """What has other steps run; which ones is read when it is known what comes before it."""
+    refuse_options(fields, kind, OPTIONS)
+    match kind:
+        case "map":
+            return Map(over=Source(kind="list", value=[]), steps=())
+        case "loop":
+            return Loop(steps=(), max_iterations=1)
+        case _:
+            return Inner(path=_text(fields, "pipeline", problems), steps=())
+
+
+def _text(fields: Fields, key: str, problems: Problems) -> str:
+    value = fields.text(key)
+    node = fields.get(key)
+    if not value.strip() and (node is None or not isinstance(node.value, list | dict)):
+        problems.add(node or fields.node, f"`{key}` of {fields.what} is empty")
+    if "\0" in value:
+        problems.add(node or fields.node, f"`{key}` of {fields.what} holds a NUL character")
+    return value
+
+
+def read_outputs(fields: Fields, problems: Problems) -> dict[str, Capture]:
+    node = fields.get("outputs")
+    if node is None:
+        return {}
+    if not isinstance(node.value, dict):
+        problems.add(node, f"`outputs` of {fields.what} must be a mapping, not {node.kind}")
+        return {}
+    captures = {}
+    for name, child in node.value.items():
+        if not _OUTPUT_NAME.fullmatch(name):
+            problems.add(child, f"{name[:60]!r} cannot be the name of an output")
+        inner = Fields(child, problems, f"output `{name}`")
+        inner.only(("from", "as"))
+        inner.choice("from", ("stdout",), "stdout")
+        form: Any = inner.choice("as", ("text", "json", "lines"), "text")
+        captures[name] = Capture(form=form)
+    return captures
+
+
+def read_retry(owner: Fields, problems: Problems) -> Retry:
+    node = owner.get("retry")
+    if node is None:
+        return Retry()
+    if not isinstance(node.value, dict):
+        if not isinstance(node.value, int):
+            problems.add(node, f"`retry` must be a number of attempts or a mapping, not {describe(node)}")
+            return Retry()
+        return Retry(attempts=owner.count("retry", 1))
+    fields = Fields(node, problems, "`retry`")
+    fields.only(("attempts", "backoff", "delay", "max_delay", "jitter", "on"))
+    base = Retry()
+    delay, max_delay = fields.duration("delay"), fields.duration("max_delay")
+    backoff: Any = fields.choice("backoff", ("fixed", "linear", "exponential"), base.backoff)
+    return Retry(
+        attempts=fields.count("attempts", base.attempts),
+        backoff=backoff,
+        delay=base.delay if delay is None else delay,
+        max_delay=base.max_delay if max_delay is None else max_delay,
+        jitter=fields.flag("jitter", default=base.jitter),
+        on=_retry_on(fields.get("on"), problems),
+    )
+
+
+def _retry_on(node: Node | None, problems: Problems) -> tuple[str | int, ...]:
+    if node is None:
+        return ()
+    wanted: list[str | int] = []
+    if isinstance(node.value, list) and len(node.value) > MOST_CHECKS:
+        problems.add(node, f"{len(node.value)} conditions in `on` of `retry`; {MOST_CHECKS} at most")
+        return ()
+    for child in node.value if isinstance(node.value, list) else [node]:
+        value = child.value
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            problems.add(child, "`on` of `retry` lists rate_limit, timeout, exit codes and patterns on stderr")
+            continue
+        if isinstance(value, str):
+            if len(value) > MOST_PATTERN:
+                problems.add(child, f"`on` of `retry`: a pattern of {len(value)} characters; {MOST_PATTERN} at most")
+                continue
+            try:
+                re.compile(value)
+            except (re.error, RecursionError, OverflowError) as error:
+                problems.add(child, f"`on` of `retry`: {value[:60]!r} is no pattern: {error}")
+                continue
+        wanted.append(value)
+    return tuple(wanted)

@@ -1,0 +1,163 @@
+"""`map`, `loop` and `pipeline`: what a step says of the steps it has run for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rerail.core import holes, jsonpath
+from rerail.core.model import Loop, Map, Source
+from rerail.core.template import Known
+from rerail.loaders.document import Node
+from rerail.loaders.expressions import Expressions
+from rerail.loaders.fields import Fields, Problems, describe
+
+CONTROLLERS = ("map", "loop", "pipeline")
+MAP_KEYS = tuple("over key filter sort limit offset parallel max_failures on_item_failure".split())
+LOOP_KEYS = tuple("max_iterations until while delay stop_if_no_progress".split())
+SOURCES = ("glob", "lines", "json", "command")
+# What a step that has others run can be told itself; the rest belongs to those.
+OPTIONS = tuple("id name needs when env retry allow_failure on_failure inputs artifacts".split())
+MOST_PARALLEL = 10_000
+MOST_ITERATIONS = 1_000_000
+
+
+def refuse_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
+    """Note options that belong to the steps inside."""
+    for key in known:
+        node = fields.get(key)
+        if node is not None and key not in OPTIONS:
+            fields.problems.add(node, f"`{key}` of {fields.what} goes into the steps of its {kind}")
+
+
+def read_map(fields: Fields, problems: Problems, known: Known, directory: str) -> Map:
+    """What a map fans out over and how; its steps are read elsewhere."""
+    inner = Fields(fields.get("map") or fields.node, problems, f"`map` of {fields.what}")
+    inner.only(MAP_KEYS)
+    outside, inside = Expressions(problems, known), Expressions(problems, _with_item(known))
+    for key in ("limit", "offset"):
+        outside.everything(inner.get(key))
+    inside.everything(inner.get("key"))
+    count, percent = _failures(inner, problems)
+    how: Any = inner.choice("on_item_failure", ("dlq", "stop", "skip"), "dlq")
+    return Map(
+        over=_source(inner, problems, outside, directory),
+        steps=(),
+        key=inner.text("key"),
+        filter=inside.bare(inner, "filter"),
+        sort=inside.bare(inner, "sort"),
+        limit=_amount(inner, "limit", None),
+        offset=_amount(inner, "offset", 0) or 0,
+        parallel=min(inner.count("parallel", 0), MOST_PARALLEL),
+        max_failures=count,
+        max_failures_percent=percent,
+        on_item_failure=how,
+    )
+
+
+def _with_item(known: Known) -> Known:
+    return msgspec.structs.replace(known, item=True)
+
+
+def _amount(fields: Fields, key: str, default: int | None) -> int | str | None:
+    node = fields.get(key)
+    if node is None:
+        return default
+    if isinstance(node.value, str) and holes.has_holes(node.value):
+        return node.value
+    return fields.count(key, default or 0, least=0)
+
+
+def _failures(fields: Fields, problems: Problems) -> tuple[int, float | None]:
+    node = fields.get("max_failures")
+    if node is None:
+        return 0, None
+    if isinstance(node.value, str) and node.value.endswith("%"):
+        try:
+            percent = float(node.value[:-1])
+        except ValueError:
+            percent = -1.0
+        if 0 <= percent <= 100:
+            return 0, percent
+        problems.add(node, f"`max_failures` of {fields.what} must be a count or between 0% and 100%, not {node.value!r}")
+        return 0, None
+    return fields.count("max_failures", 0, least=0), None
+
+
+def _source(fields: Fields, problems: Problems, expressions: Expressions, directory: str) -> Source:
+    node = fields.get("over")
+    nothing = Source(kind="list", value=[])
+    if node is None:
+        problems.add(fields.node, f"{fields.what} has no `over`: a list, an expression, or one of {', '.join(SOURCES)}")
+        return nothing
+    if isinstance(node.value, list):
+        expressions.everything(node)
+        return Source(kind="list", value=node.plain())
+    if isinstance(node.value, str):
+        if not holes.has_holes(node.value):
+            problems.add(node, f"`over` of {fields.what} must be a list or an expression, not {describe(node)}")
+            return nothing
+        expressions.everything(node)
+        return Source(kind="expression", value=node.value)
+    return _outside_source(node, fields.what, problems, expressions, directory)
+
+
+def _outside_source(node: Node, what: str, problems: Problems, expressions: Expressions, directory: str) -> Source:
+    inner = Fields(node, problems, f"`over` of {what}")
+    given = [kind for kind in SOURCES if inner.has(kind)]
+    inner.only((*SOURCES, "path", "as"))
+    if len(given) != 1:
+        problems.add(node, f"`over` of {what} needs exactly one of {', '.join(SOURCES)}")
+        return Source(kind="list", value=[])
+    kind: Any = given[0]
+    value = inner.text(kind)
+    if not value.strip() or "\0" in value:
+        problems.add(inner.get(kind) or node, f"`{kind}` of `over` of {what} is empty or holds a NUL character")
+    for key, owner in (("path", "json"), ("as", "command")):
+        if inner.has(key) and kind != owner:
+            problems.add(inner.get(key) or node, f"`{key}` goes with `{owner}` only")
+    if kind == "command":
+        expressions.script(inner.get(kind))
+    else:
+        expressions.everything(inner.get(kind))
+        value = _below(directory, value)
+    path = inner.text("path")
+    if path:
+        try:
+            jsonpath.parse(path)
+        except ValueError as error:
+            problems.add(inner.get("path") or node, f"`path`: {error}")
+    form: Any = inner.choice("as", ("lines", "json"), "lines")
+    return Source(kind=kind, value=value, path=path, form=form)
+
+
+def _below(directory: str, path: str) -> str:
+    return f"{directory}/{path}" if directory and not path.startswith("/") else path
+
+
+def read_loop(fields: Fields, problems: Problems) -> Loop:
+    """How often a loop goes round; its conditions and its steps are read elsewhere."""
+    inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
+    inner.only(LOOP_KEYS)
+    most = inner.get("max_iterations")
+    if most is None:
+        problems.add(inner.node, f"`loop` of {fields.what} has no `max_iterations`")
+    count = inner.count("max_iterations", 1)
+    if count > MOST_ITERATIONS:
+        problems.add(most or inner.node, f"`max_iterations` of {fields.what} is {count}; {MOST_ITERATIONS} at most")
+        count = 1
+    stall = inner.get("stop_if_no_progress")
+    return Loop(
+        steps=(),
+        max_iterations=count,
+        delay=inner.duration("delay") or 0.0,
+        stop_if_no_progress=inner.count("stop_if_no_progress", 0, least=1) if stall else 0,
+    )
+
+
+def loop_conditions(fields: Fields, problems: Problems, known: Known) -> tuple[str, str]:
+    """`until` and `while`: they may ask for the results of every step inside."""
+    inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
+    expressions = Expressions(problems, known)
+    return expressions.bare(inner, "until"), expressions.bare(inner, "while")
