@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from rerail import processes
-from rerail.core.events import Event, RunInterrupted, RunResumed, RunStarted, StepInterrupted, StepMarked
-from rerail.core.model import CheckpointPolicy, Pipeline, RunOptions
+from rerail.core.events import RunResumed, RunStarted
+from rerail.core.model import Pipeline, RunOptions
 from rerail.core.plan import Wishes, plan
-from rerail.core.state import RunState, fold
-from rerail.mending import mend, mending_events, relied_on, sealed_now
+from rerail.core.state import RunState
+from rerail.mending import mend, mending_events, relied_on
 from rerail.ports import Reporter, RunLog, Store
 from rerail.prepare import (
     Prepared,
@@ -171,33 +171,6 @@ def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
     return RunResumed(**msgspec.structs.asdict(opening), notices=ready.notices)
 
 
-def mark(store: Store, run_id: str, step: str, status: Any, by: str, *, base_dir: str = "") -> None:
-    """Record what a person says about a step of a run that nobody drives.
-
-    Marked as completed, it vouches for its artifacts as they stand now: they are sealed. Raises UsageError if they are
-    not as declared.
-    """
-    log = store.own(run_id)
-    until = contextlib.ExitStack()
-    try:
-        now = datetime.now(UTC)
-        state = log.recording.state
-        unit = state.unit((step, None))
-        files = sealed_now(store, log.recording, step, base_dir, until) if status == "completed" else {}
-        events: list[Event] = [StepMarked(at=now, step=step, status=status, by=by, **files)]
-        if unit.status == "running":  # recorded so by a life that is over
-            events.insert(0, StepInterrupted(at=now, step=step, attempt=unit.attempts, reason="crash"))
-        if state.status == "running":
-            events.insert(-1, RunInterrupted(at=now, reason="the process that drove it was gone"))
-        fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written
-        log.append(events)
-        with contextlib.suppress(OSError):
-            log.save_snapshot(checkpoint(store, log.recording), keep=CheckpointPolicy().history)
-    finally:
-        until.close()
-        log.close()
-
-
 def _end_leftovers(log: RunLog, reporters: Sequence[Reporter]) -> None:
     """End what the previous life left running: it is never adopted, and never runs beside its successor."""
     ended = processes.end_marked(mark_of(log))
@@ -214,7 +187,6 @@ __all__ = [
     "Teller",
     "checkpoint",
     "load",
-    "mark",
     "mark_of",
     "new_run_id",
     "params_of",

@@ -99,9 +99,52 @@ steps:
       cat two.txt t/y/z > end.txt
     artifacts: [end.txt]
 """
-PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS}
+ITEMS = """\
+name: items
+env: {LEDGER: "%(ledger)s"}
+steps:
+  - id: pairs
+    map: {over: [a, bad, c], parallel: 2, max_failures: 1}
+    steps:
+      - id: one
+        run: |
+          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          echo "from=${{ item }}" >> "$RERAIL_OUTPUT"
+      - id: two
+        run: |
+          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          test ${{ item }} != bad
+          echo "made=${{ steps.one.outputs.from }}" >> "$RERAIL_OUTPUT"
+  - id: plain
+    map: {over: {lines: list.txt}, parallel: 3}
+    steps:
+      - run: |
+          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          echo "item ${{ item }}"
+          echo ${{ item }} > "made-${{ item }}.txt"
+          echo "length=${#RERAIL_ITEM}" >> "$RERAIL_OUTPUT"
+        artifacts: ["made-${{ item }}.txt"]
+  - id: polish
+    loop: {max_iterations: 3, until: steps.check.outputs.score >= 2}
+    steps:
+      - id: edit
+        run: |
+          echo "$RERAIL_STEP[${{ loop.iteration }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          echo "before=${{ steps.check.outputs.score | default(0) }}" >> "$RERAIL_OUTPUT"
+      - id: check
+        run: |
+          echo "$RERAIL_STEP[${{ loop.iteration }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          echo "score=${{ steps.edit.outputs.before + 1 }}" >> "$RERAIL_OUTPUT"
+  - id: reduce
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      cat ${{ steps.pairs.outputs.results_file }} ${{ steps.plain.outputs.results_file }} > reduced.txt
+      echo ${{ steps.polish.outputs }} ${{ steps.pairs.outputs.failed }} >> reduced.txt
+"""
+PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS, "items": ITEMS}
 RESULTS = {
     "reference": ("left.txt", "right.txt", "join.txt", "note.txt"),
+    "items": ("made-x.txt", "made-y y.txt", "reduced.txt"),
     "artifacts": ("a/one.txt", "t/x", "t/y/z", "t/link", "two.txt", "end.txt"),
 }
 EDITED = "edited by hand\n"
@@ -121,6 +164,8 @@ class Place:
         os.mkdir(self.project)
         with open(os.path.join(self.project, "pipeline.yaml"), "w", encoding="utf-8") as file:
             file.write(top + pipeline % {"ledger": self.ledger})
+        with open(os.path.join(self.project, "list.txt"), "w", encoding="utf-8") as file:
+            file.write("x\ny y\n")
         for path in (self.ledger, self.acks, self.messages):
             open(path, "w", encoding="utf-8").close()
 
@@ -212,8 +257,9 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
             "messages": messages,
             "later_messages": place.text(place.messages)[len(messages) :],
             "ledger": place.text(place.ledger).splitlines(),
-            "outputs": {step["id"]: step["outputs"] for step in final.get("steps", [])},
-            "statuses": {step["id"]: step["status"] for step in final.get("steps", [])},
+            "outputs": {step["id"]: step["outputs"] for step in final.get("steps", []) if step.get("item") is None},
+            "statuses": {step["id"]: step["status"] for step in final.get("steps", []) if step.get("item") is None},
+            "dead": [f"{step['id']}[{step['item']}]" for step in final.get("steps", []) if step["status"] == "failed"],
             "status": final.get("status"),
             "files": files,
             "aside": [place.text(path) for path in everything(os.path.join(place.state, "runs", "r", "aside"))],
@@ -250,7 +296,7 @@ def _acked(place: Place) -> list[str]:
         except ValueError:
             continue  # cut off while it was printed: nobody could read it
         if event.get("event") == "step-completed" or (event.get("event") == "step-failed" and event.get("allowed")):
-            done.append(event["step"])
+            done.append(event["step"] if event.get("item") is None else f"{event['step']}[{event['item']}]")
     return done
 
 

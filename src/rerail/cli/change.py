@@ -9,9 +9,10 @@ import time
 
 import click
 
-from rerail import api, processes
+from rerail import api, people, processes
 from rerail.cli.options import base_dir, complete_step, find_run, open_store, run_argument, store_option
 from rerail.cli.output import say
+from rerail.core.state import name
 from rerail.errors import UsageError
 
 
@@ -24,16 +25,18 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
     """Say what is true of a step, where rerail cannot know."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
-    known = [record.id for record in api.checkpoint(store, store.read(run_id)).steps]
+    recording = store.read(run_id)
+    known = [name((record.id, record.item)) for record in api.checkpoint(store, recording).steps]
     if step not in known:
         raise UsageError(
             f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
         )
+    units = {name(unit): unit for unit in recording.state.units}
     try:
         who = getpass.getuser()
     except (KeyError, OSError):
         who = "somebody"
-    api.mark(store, run_id, step, status, who, base_dir=base_dir(store))
+    people.mark(store, run_id, units.get(step, (step, None)), status, who, base_dir=base_dir(store))
     say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}")
     return 0
 

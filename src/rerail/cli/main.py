@@ -31,6 +31,7 @@ COMMANDS = {
     "logs": ("rerail.cli.logs:logs", "Print what the steps of a run printed."),
     "watch": ("rerail.cli.watch:watch", "Watch a run that another process drives."),
     "stop": ("rerail.cli.change:stop", "End a live run from another terminal."),
+    "dlq": ("rerail.cli.dlq:dlq", "Items of maps that failed for good: list, show, retry, drop, edit."),
     "mark": ("rerail.cli.change:mark", "Say what is true of a step, where rerail cannot know."),
     "repair": ("rerail.cli.change:repair", "Salvage what can be proved of a damaged run."),
     "verify": ("rerail.cli.verify:verify", "Prove that what is recorded of runs is intact."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,14 +27,14 @@ from rerail.cli.options import (
 )
 from rerail.cli.output import STDERR, Reading, outlet, say
 from rerail.cli.show_run import Shown
-from rerail.cli.story import say_failure, say_found, say_other_failures, say_plan, say_sum
+from rerail.cli.story import say_dead_letters, say_failure, say_found, say_other_failures, say_plan, say_sum
 from rerail.cli.terminal import look_of
 from rerail.core.audit import Audit, Depth
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan, up_to
 from rerail.core.plan import Wishes as Wanted
-from rerail.core.state import RunState
+from rerail.core.state import RunState, Unit
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunNotFound, RunPaused, UsageError
 from rerail.ports import Recording
 from rerail.stores.directory import DirectoryStore, check_run_id
@@ -50,6 +51,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes = "rerun"
     verify: Depth = "full"
     no_restore: bool = False
+    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue
     dry_run: bool = False
     as_json: bool = False
     quiet: bool = False
@@ -177,6 +179,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         until=wanted.until,
         verify=wanted.verify,
         restore=not wanted.no_restore,
+        retry=wanted.retry,
         progress=Reading() if not wanted.quiet else lambda _: None,
     )
     known = store.read(run_id)
@@ -279,10 +282,11 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
         say(f"rerail: run {run_id} {end.reason}\n  next: {resume_hint}")
         return 0
     if end.status == "paused":
-        step = end.asked[0] if end.asked else "STEP"
+        step = shlex.quote(end.asked[0]) if end.asked else "STEP"
         hint = f"rerail mark {run_id} {step} completed|failed|pending{reach(store)}"
         raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=hint)
     if end.status == "failed":
+        say_dead_letters(run_id, result.state)
         if result.state.error is not None:
             unit = result.state.unit((result.state.error.step, None))
             look = look_of(STDERR)
@@ -295,6 +299,7 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
         return EXIT_STEP_FAILED
     if not quiet:
         say_sum(run_id, "completed", result.state)
+    say_dead_letters(run_id, result.state)
     return 0
 
 

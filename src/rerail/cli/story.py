@@ -10,6 +10,7 @@ from rerail.cli.output import say, say_raw
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look
 from rerail.core import events as ev
+from rerail.core.deadletters import dead_letters
 from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
 from rerail.text import one_line, without_escapes
@@ -19,6 +20,7 @@ _DECISIONS = {
     "restore": "green",
     "run": "cyan",
     "rerun": "yellow",
+    "continue": "cyan",
     "ask": "red",
     "skip": "dim",
     "later": "dim",
@@ -32,7 +34,8 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
     for notice in notices:
         say(f"rerail: {notice}")
     rows: list[tuple[Cell, ...]] = []
-    for made in (*plan.decisions, *plan.hooks):
+    asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
+    for made in (*plan.decisions, *asked, *plan.hooks):
         reason = made.reason + (", unless it comes out the same" if made.unless_same else "")
         reused = made.kept
         cost = state.unit((made.step, None)).metrics.get("cost_usd", 0) if reused else 0
@@ -41,7 +44,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
         rows.append(
             (
                 (made.decision, style),
-                (made.step, ""),
+                (name(made.unit), ""),
                 (reason, "dim" if reused else ""),
                 (saved, "dim"),
                 (dollars(cost), "dim"),
@@ -122,7 +125,9 @@ def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, lo
 
 def say_sum(run_id: str, status: str, state: RunState) -> None:
     """How it all came out, in one line."""
-    units = [unit for (step, item), unit in state.units.items() if item is None and step not in state.hooks]
+    units = [
+        unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
+    ]
     counts = {
         "completed": sum(unit.status == "completed" for unit in units),
         "failed": sum(unit.status == "failed" and not unit.allowed for unit in units),
@@ -140,10 +145,25 @@ def say_sum(run_id: str, status: str, state: RunState) -> None:
     say(f"rerail: run {run_id} {status} {after} {seconds(elapsed)}{rest}{f', {dollars(cost)}' if cost else ''}")
 
 
+def say_dead_letters(run_id: str, state: RunState) -> None:
+    """That items failed for good is said wherever a run is said to have come to an end."""
+    dead = list(dead_letters(state))
+    if dead:
+        named = ", ".join(name(unit) for unit in dead[:3]) + (f" and {len(dead) - 3} more" if len(dead) > 3 else "")
+        say(f"rerail: {len(dead)} in the dead letter queue: {named}\n  see: rerail dlq list {run_id}")
+
+
 def say_other_failures(state: RunState, shown: str) -> None:
     """What failed besides the failure that was shown."""
     for (step, item), unit in state.units.items():
-        if item is None and step != shown and unit.status == "failed" and not unit.allowed and unit.retry_at is None:
+        if (
+            item is None
+            and "/" not in step
+            and step != shown
+            and unit.status == "failed"
+            and not unit.allowed
+            and unit.retry_at is None
+        ):
             say(f"rerail: also failed: {step}: {unit.error.message if unit.error else ''}")
 
 

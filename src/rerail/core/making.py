@@ -155,6 +155,14 @@ class Making:
         if again:
             reason = f"{len(again)} of its dead letter queue {'is' if len(again) == 1 else 'are'} tried again"
             return Decision(step=step.id, decision="continue", reason=reason)
+        open_again = [
+            unit
+            for unit in self._inside.get(step.id, ())
+            if (known := self._state.units[unit]).index is not None and known.status == "pending"
+        ]
+        if open_again:
+            more = f" and {len(open_again) - 1} more" if len(open_again) > 1 else ""
+            return Decision(step=step.id, decision="continue", reason=f"{name(open_again[0])}{more} is to be tried again")
         made = self._inner(step)
         lost = [one for one in made if one.decision in ("rerun", "ask")]
         if lost:

@@ -100,10 +100,10 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_METRIC
 
 
-def parse_captured(data: bytes, size: int, form: str) -> Any:
+def parse_captured(data: bytes, size: int, form: str, most: int = MAX_BYTES) -> Any:
     """What a step printed (`size` bytes in all), as an output; ValueError says why it cannot be one."""
-    if size > MAX_BYTES:
-        raise ValueError(f"stdout has {size} bytes; {MAX_BYTES} at most can be an output")
+    if size > most:
+        raise ValueError(f"stdout has {size} bytes; {most} at most can be taken in")
     try:
         text = data.decode().rstrip("\n")
     except UnicodeDecodeError:

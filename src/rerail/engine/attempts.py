@@ -32,7 +32,7 @@ class View:
         self._state = state
         self.status: Callable[[], str] = lambda: state.status
 
-    def scope(self, home: Home, names: Mapping[str, Any], status: str = "") -> Scope:
+    def scope(self, home: Home, names: Mapping[str, Any]) -> Scope:
         """What the names in an expression stand for now."""
         job, state = self._job, self._state
         own_params = names.get("params") if names else None
@@ -43,7 +43,7 @@ class View:
             run={
                 "id": job.header.run_id,
                 "dir": job.environment["RERAIL_RUN_DIR"],
-                "status": status or self.status(),
+                "status": home.status or self.status(),
             },
             more={name: value for name, value in names.items() if name != "params"},
         )

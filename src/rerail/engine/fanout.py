@@ -8,11 +8,12 @@ gathered from the journal.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from rerail.core import events as ev
 from rerail.core import listing as lists
 from rerail.core.items import COMPLETED, Items, allowed_failures, parent_of
 from rerail.core.listing import Listing, ListingError
@@ -36,6 +37,7 @@ class MapRun(Controller):
     """One map on its way through one life of a run."""
 
     counted = False  # its items have a width of their own
+    status = ""
 
     def __init__(self, desk: Desk, task: Task) -> None:
         super().__init__(desk, task)
@@ -280,8 +282,7 @@ class MapRun(Controller):
             "skipped": items.skipped,
         }
         lines = gathered(self.desk.recorder.find(("step-completed",), self.step.id), self._prefix, self._listing.keys)
-        wanted = [line for line, mark in zip(lines, items.marks, strict=True) if mark == COMPLETED]
-        found = [line if line is not None else b"{}" for line in wanted]
+        found = [line for line, mark in zip(lines, items.marks, strict=True) if mark == COMPLETED]
         path = self.desk.recorder.save_results(unit_name(self.unit), (line + b"\n" for line in found))
         if path:
             outputs["results_file"] = os.path.relpath(path, self.desk.job.work_dir)
@@ -290,12 +291,16 @@ class MapRun(Controller):
         return outputs
 
 
-def gathered(events: Any, prefix: str, keys: list[str]) -> list[bytes | None]:
-    """The newest result of each item, as a line of JSON."""
+def gathered(events: Iterable[ev.Event], prefix: str, keys: list[str]) -> list[bytes]:
+    """The newest result of each item, as a line of JSON; one that a person marked as completed handed nothing out."""
     positions = {prefix + key: index for index, key in enumerate(keys)}
     found: list[bytes | None] = [None] * len(keys)
     for event in events:
+        assert isinstance(event, ev.StepCompleted)
         index = positions.get(event.item or "")
         if index is not None:
             found[index] = msgspec.json.encode({"key": keys[index], "outputs": event.outputs})
-    return found
+    return [
+        msgspec.json.encode({"key": key, "outputs": {}}) if line is None else line
+        for key, line in zip(keys, found, strict=True)
+    ]

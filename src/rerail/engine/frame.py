@@ -62,6 +62,7 @@ class Frame:
         self._asked: set[str] = set()
         self._last_begun = False
         self.active = 0  # tasks that something will still come of
+        self.status = ""  # what `run.status` stands for in its last hooks
 
     def want(self, until: str) -> None:
         """Only the way to one step is wanted."""
@@ -171,6 +172,7 @@ class Frame:
         if self._last_begun or not self.body.last:
             return []
         self._last_begun = True
+        self.status = "completed" if self.complete and not self.failed else "failed"
         return self.start_hooks(self.body.last)
 
     def start_hooks(self, hooks: tuple[Step, ...]) -> list[Task]:

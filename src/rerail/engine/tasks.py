@@ -18,6 +18,7 @@ class Home(Protocol):
     """What a task is part of: a frame of several steps, or a map whose items are one step."""
 
     item: str | None  # the instance
+    status: str  # what the run, or what it takes for one, has come to, if that is known
     counted: bool  # its tasks count against the width of the run; those in a map have the map's
 
     def names(self, task: Task) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from rerail.executors import channels, outcomes
 from rerail.executors.calls import Calls, call
 from rerail.executors.orphans import Leftovers, Watchdog
 from rerail.executors.output import READ_BYTES, LogOrder, OutputLog
+from rerail.executors.pool import Pool
 from rerail.executors.spawn import Process, spawn
 from rerail.ports import Attempt, Outcome, ProcessWork, Work
 
@@ -43,6 +45,7 @@ class _Course(msgspec.Struct, kw_only=True):
     checks: list[ProcessWork]  # still to pass
     checking: str = ""  # the check that runs now
     outputs: dict[str, Any] = {}  # what a function returned, before its checks
+    slot: str = ""  # of an item: where its logs go
 
 
 class _Child(msgspec.Struct, kw_only=True):
@@ -74,6 +77,7 @@ class LocalExecutor:
         self._environ = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
         self._mask = mask
         self._order = LogOrder(open_log)
+        self._pool = Pool(open_log)
         self._life = life  # the mark of everything this life starts
         self._children: dict[int, _Child] = {}  # by the descriptor that is watched
         self._pipes: dict[int, OutputLog] = {}
@@ -151,6 +155,7 @@ class LocalExecutor:
             self._watchdog.close()
         self._calls.close()
         self._order.close()
+        self._pool.close()
         with self._closing:
             for fd in (self._wake_read, self._wake_write, self._null):
                 os.close(fd)
@@ -185,8 +190,7 @@ class LocalExecutor:
             for fd in ends:
                 os.close(fd)
             channels.drop(work.files)
-            for log in course.logs:
-                log.end()
+            self._end_logs(course)
             self._done.append(outcomes.could_not_start(attempt, error, time.monotonic() - course.began))
             return
         os.close(ends[1])
@@ -207,10 +211,21 @@ class LocalExecutor:
             self._poll.register(fd, select.POLLIN)
 
     def _course(self, attempt: Attempt) -> _Course:
-        capture = MAX_BYTES + 1 if attempt.capture else 0
-        out = OutputLog(self._open_log, attempt.log_name + ".out", self._mask, capture, self._order)
-        err = OutputLog(self._open_log, attempt.log_name + ".err", self._mask, 0, self._order)
-        return _Course(attempt=attempt, began=time.monotonic(), logs=(out, err), checks=list(attempt.checks))
+        capture = (attempt.most_captured or MAX_BYTES) + 1 if attempt.capture else 0
+        pooled = attempt.unit[1] is not None
+        name = self._pool.take(attempt.unit[0]) if pooled else attempt.log_name
+        out = OutputLog(self._open_log, name + ".out", self._mask, capture, self._order)
+        err = OutputLog(self._open_log, name + ".err", self._mask, 0, self._order)
+        if pooled:
+            out.shared = err.shared = partial(self._pool.note, unit=attempt.unit, attempt=attempt.number)
+        slot = name if pooled else ""
+        return _Course(attempt=attempt, began=time.monotonic(), logs=(out, err), checks=list(attempt.checks), slot=slot)
+
+    def _end_logs(self, course: _Course) -> None:
+        for log in course.logs:
+            log.end()
+        if course.slot:
+            self._pool.give_back(course.attempt.unit[0], course.slot)
 
     def _next_check(self, course: _Course) -> None:
         check = course.checks.pop(0)
@@ -309,8 +324,7 @@ class LocalExecutor:
         if code == 0 and course.checks and not child.stopped and not child.timed_out:
             self._next_check(course)
             return
-        for log in course.logs:
-            log.end()
+        self._end_logs(course)
         self._end_leftovers()
         ending = outcomes.Ending(
             code=code,

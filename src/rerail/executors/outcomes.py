@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.values import clean, parse_captured
+from rerail.core.values import MAX_BYTES, clean, parse_captured
 from rerail.executors import channels
 from rerail.executors.output import OutputLog
 from rerail.ports import Attempt, Outcome
@@ -66,7 +66,9 @@ def _completed(attempt: Attempt, handed: channels.Handed, out: OutputLog, common
     wrong, outputs = handed.wrong, dict(handed.outputs)
     for name, form in attempt.capture.items():
         try:
-            outputs[name] = parse_captured(bytes(out.captured), out.captured_all, form)
+            outputs[name] = parse_captured(
+                bytes(out.captured), out.captured_all, form, attempt.most_captured or MAX_BYTES
+            )
         except ValueError as error:
             wrong = wrong or f"output `{name}`: {error}"
     if wrong:

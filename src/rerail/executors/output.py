@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from rerail.core.masking import Mask, StreamMask
+from rerail.executors.pool import ITEM_BYTES
 
 LOG_BYTES = 16 * 1024 * 1024  # of the beginning, and again of the end
 TAIL_BYTES = 4096
@@ -59,6 +60,7 @@ class OutputLog:
     def __init__(
         self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int, order: LogOrder
     ) -> None:
+        self.shared: Callable[[str, int], None] | None = None  # told where in a shared file this one begins
         self._order = order
         self._open_log = open_log
         self._name = name
@@ -107,6 +109,11 @@ class OutputLog:
     def _write(self, data: bytes) -> None:
         if self._fd < 0:
             self._fd = self._open_log(self._name)
+            if self.shared is not None:
+                self.shared(self._name, os.fstat(self._fd).st_size)
+        if self.shared is not None:
+            self._write_shared(data)
+            return
         room = LOG_BYTES - self._written % LOG_BYTES
         while data:
             if self._written and self._written % LOG_BYTES == 0:
@@ -119,6 +126,17 @@ class OutputLog:
                 self._order.note(self._name, len(piece))
             self._written += len(piece)
             room = LOG_BYTES
+
+    def _write_shared(self, data: bytes) -> None:
+        """Only the beginning is kept: others come after it in the file."""
+        kept = data[: max(ITEM_BYTES - self._written, 0)]
+        if self._written <= ITEM_BYTES < self._written + len(data):
+            kept += b"\n[rerail: what follows was not kept]\n"
+        self._written += len(data)
+        self._order.note(self._name, len(kept))
+        view = memoryview(kept)
+        while view:
+            view = view[os.write(self._fd, view) :]
 
     def _turn_over(self) -> None:
         """The beginning stays; after it the newest parts are kept, in two files that take turns."""

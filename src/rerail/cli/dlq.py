@@ -1,0 +1,218 @@
+"""`rerail dlq`: the items of maps that failed for good, and what is done about them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from rerail import people
+from rerail.cli.durations import age
+from rerail.cli.options import base_dir, find_run, json_option, open_store, reach, run_argument, store_option
+from rerail.cli.output import printable, say
+from rerail.cli.run import Wishes, driving_options, go_on
+from rerail.cli.tables import Cell, table
+from rerail.cli.terminal import out_look
+from rerail.core import listing as lists
+from rerail.core.deadletters import Letter, chosen, history
+from rerail.core.items import key_of, parent_of
+from rerail.core.state import RunState, Unit, name
+from rerail.errors import UsageError
+from rerail.stores.directory import DirectoryStore
+from rerail.text import one_line, without_escapes
+
+
+@click.group(epilog="Example: rerail dlq retry last --error 'rate limit'")
+def dlq() -> None:
+    """The dead letter queue: items of maps that failed for good."""
+
+
+def selecting(command: Any) -> Any:
+    for option in (
+        click.argument("items", nargs=-1, metavar="[ITEM]..."),
+        click.option("--step", default="", metavar="STEP", help="Only items of this map."),
+        click.option("--error", default="", metavar="TEXT", help="Only items whose error holds this text."),
+    ):
+        command = option(command)
+    return command
+
+
+@dlq.command(name="list", epilog="Example: rerail dlq list last --json")
+@run_argument()
+@selecting
+@json_option("An array of items with all their errors, newest first.")
+@store_option()
+def list_letters(
+    run_name: str, items: tuple[str, ...], step: str, error: str, as_json: bool, store_url: str | None
+) -> int:
+    """List the items that failed for good, newest first."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    letters = sorted(_letters(store, run_id, items, step, error), key=lambda one: one.failed_at, reverse=True)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(letters).decode() + "\n")
+    elif not letters:
+        say(f"rerail: the dead letter queue of run {run_id} is empty\n  next: rerail show {run_id}")
+    else:
+        look = out_look()
+        rows: list[list[Cell]] = [[(head, "dim") for head in ("ITEM", "STEP", "ATTEMPTS", "AGE", "ERROR")]]
+        now = datetime.now(UTC)
+        for one in letters:
+            failed = one.failed_at.isoformat()
+            rows.append(
+                [
+                    (one.item, ""),
+                    (one.step, "dim"),
+                    (str(one.attempts), ""),
+                    (age(failed, now), "dim"),
+                    (one_line(one.error.message), "red"),
+                ]
+            )
+        sys.stdout.write("".join(line + "\n" for line in table(rows, look)))
+        say(f"  next: rerail dlq show {run_id} ITEM, or rerail dlq retry {run_id}{reach(store)}")
+    return 0
+
+
+def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[Letter]:
+    state = store.read(run_id).state
+    units = _meant(state, run_id, items, step, error)
+    errors = history(store.history(run_id), units) if units else {}
+    listings: dict[Unit, lists.Listing | None] = {}
+    letters = []
+    for unit in units:
+        known = state.units[unit]
+        assert unit[1] is not None
+        assert known.error is not None
+        controller = (unit[0], parent_of(unit[1]))
+        if controller not in listings:
+            listings[controller] = lists.recorded(store.find(run_id, lists.TAGS, unit[0]), controller)
+        listing = listings[controller]
+        letters.append(
+            Letter(
+                step=unit[0],
+                item=unit[1],
+                key=key_of(unit[1]),
+                attempts=known.attempts,
+                failed_at=known.finished_at,
+                error=errors[unit][-1] if errors.get(unit) else known.error,
+                value=listing.value(known.index) if listing is not None and known.index is not None else None,
+                errors=tuple(errors.get(unit, ())),
+            )
+        )
+    return letters
+
+
+def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[Unit]:
+    units, unknown = chosen(state, items, step, error)
+    if unknown:
+        there = [name(unit) for unit in chosen(state)[0][:8]]
+        raise UsageError(
+            f"no item {unknown[0]!r} in the dead letter queue of run {run_id}; there is {', '.join(there) or 'nothing'}",
+            hint=f"rerail dlq list {run_id}",
+        )
+    return units
+
+
+@dlq.command(epilog="Example: rerail dlq show last chapter-7")
+@run_argument()
+@click.argument("items", nargs=-1, required=True, metavar="ITEM...")
+@json_option("An array of items with all their errors.")
+@store_option()
+def show(run_name: str, items: tuple[str, ...], as_json: bool, store_url: str | None) -> int:
+    """Show an item: what it is, and every error it met."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    letters = _letters(store, run_id, items, "", "")
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(letters).decode() + "\n")
+        return 0
+    for one in letters:
+        lines = [f"item      {name((one.step, one.item))}", f"value     {msgspec.json.encode(one.value).decode()}"]
+        for number, failure in enumerate(one.errors or (one.error,), 1):
+            at = failure.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+            where = f"{failure.step}: " if failure.step != one.step else ""
+            lines.append(f"error {number}   {at}  {where}{failure.message}")
+            shown = without_escapes(failure.traceback or failure.stderr_tail).splitlines()[-12:]
+            lines += [f"  | {line}" for line in shown]
+        lines.append(f"logs      rerail logs {run_id} {one.step} {one.item}")
+        lines.append(f"next      rerail dlq retry {run_id} {one.item}")
+        sys.stdout.write("\n".join(printable(line) for line in lines) + "\n\n")
+    return 0
+
+
+@dlq.command(epilog="Example: rerail dlq retry last 'chapter-*'")
+@run_argument()
+@selecting
+@driving_options
+def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_url: str | None, **wishes: Any) -> int:
+    """Try items again, in the same run; then the map is completed, and what depends on it."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    units = _meant(store.read(run_id).state, run_id, items, step, error)
+    if not units:
+        say(f"rerail: nothing to retry in the dead letter queue of run {run_id}")
+        return 0
+    return go_on(store, run_id, Wishes(retry=frozenset(units), **wishes))
+
+
+@dlq.command(epilog="Example: rerail dlq drop last chapter-7")
+@run_argument()
+@selecting
+@click.option("--yes", is_flag=True, help="Without naming items: all of them.")
+@store_option()
+def drop(run_name: str, items: tuple[str, ...], step: str, error: str, yes: bool, store_url: str | None) -> int:
+    """Give items up: they count as skipped."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    units = _meant(store.read(run_id).state, run_id, items, step, error)
+    if not (items or error or yes):
+        raise UsageError(
+            f"which of the {len(units)} items? None was named", hint=f"rerail dlq drop {run_id} ITEM, or with --yes all"
+        )
+    people.drop_items(store, run_id, units, _who())
+    say(
+        f"rerail: dropped {len(units)} item{'' if len(units) == 1 else 's'}\n  next: rerail resume {run_id}{reach(store)}"
+    )
+    return 0
+
+
+@dlq.command(epilog="""Example: rerail dlq edit last chapter-7 --value '{"id": 7}'""")
+@run_argument()
+@click.argument("item")
+@click.option("--value", metavar="JSON", help="The new value, instead of an editor.")
+@store_option()
+def edit(run_name: str, item: str, value: str | None, store_url: str | None) -> int:
+    """Change an item; it is tried again with its new value."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    letters = _letters(store, run_id, (item,), "", "")
+    if len(letters) != 1:
+        raise UsageError(f"{item!r} means {len(letters)} items", hint=f"rerail dlq list {run_id}")
+    one = letters[0]
+    text = value if value is not None else _edited(one.value)
+    try:
+        new = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"the new value is not JSON: {error}; nothing was changed", hint="--value JSON") from None
+    people.edit_item(store, run_id, (one.step, one.item), new, _who(), base_dir=base_dir(store))
+    say(f"rerail: {name((one.step, one.item))} was changed\n  next: rerail resume {run_id}{reach(store)}")
+    return 0
+
+
+def _edited(value: Any) -> str:
+    text = click.edit(msgspec.json.format(msgspec.json.encode(value)).decode(), extension=".json")
+    if text is None:
+        raise UsageError("the editor was left without a change", hint="--value JSON")
+    return text
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"

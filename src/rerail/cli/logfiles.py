@@ -1,0 +1,131 @@
+"""The log files of a run, read piece by piece in the order of time: those of steps, and those that items share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import msgspec
+
+from rerail.core.state import name
+from rerail.executors.output import LOG_BYTES, ORDER, RESTS
+from rerail.executors.pool import Begun, begun, is_pooled
+
+PIECE = 1 << 20
+
+_NAME = re.compile(r"(?P<step>.+)\.(?P<attempt>\d+)\.(?P<stream>out|err)(?P<rest>\.rest2?)?")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose output is asked for; what is empty is any."""
+
+    step: str = ""
+    item: str | None = None
+    attempt: int | None = None
+
+    def takes(self, step: str, item: str | None, attempt: int) -> bool:
+        inside = not self.step or step == self.step or step.startswith(self.step + "/")
+        mine = self.item is None or item == self.item or (item or "").startswith(self.item + "::")
+        return inside and mine and self.attempt in (None, attempt)
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Some output: `stream` tells one source of lines from another, `title` is what people call it."""
+
+    stream: str
+    title: str
+    data: bytes
+
+
+class LogReader:
+    """The logs of one run."""
+
+    def __init__(self, directory: str, wanted: Wanted) -> None:
+        self._directory = directory
+        self._wanted = wanted
+        self._read: dict[str, int] = {}  # bytes of each file that were taken
+        self._begun: dict[str, list[Begun]] = {}
+        self._indexed = -1
+        self._index()
+
+    def _index(self) -> None:
+        """Learn what was written into shared files by now."""
+        entries = list(begun(self._directory))
+        if len(entries) != self._indexed:
+            self._indexed = len(entries)
+            self._begun = {}
+            for entry in entries:
+                self._begun.setdefault(entry.file, []).append(entry)
+
+    def _is_wanted(self, file: str) -> bool:
+        if is_pooled(file):
+            return any(self._wanted.takes(one.step, one.item, one.attempt) for one in self._begun.get(file, ()))
+        match = _NAME.fullmatch(file)
+        return match is not None and self._wanted.takes(match["step"].replace("~", "/"), None, int(match["attempt"]))
+
+    def ordered(self) -> Iterator[Piece]:
+        """What was noted down in the order of time."""
+        with contextlib.suppress(OSError), open(os.path.join(self._directory, ORDER), "rb") as order:
+            for line in order:
+                words = line.split(b" ", 2)
+                if len(words) == 3 and words[1].isdigit() and line.endswith(b"\n"):
+                    file = words[2][:-1].decode(errors="replace")
+                    if self._is_wanted(file):
+                        yield from self._take(file, int(words[1]))
+
+    def new(self) -> Iterator[Piece]:
+        """What else there is by now: not noted down yet, or never."""
+        self._index()
+        with contextlib.suppress(OSError):
+            for file in sorted(os.listdir(self._directory), key=self._age):
+                if self._is_wanted(file) and not file.endswith(RESTS):
+                    yield from self._take(file, 1 << 60 if is_pooled(file) else LOG_BYTES)
+
+    def rests(self) -> Iterator[Piece]:
+        """The ends of logs that were too long to be kept whole."""
+        with contextlib.suppress(OSError):
+            rests = [file for file in os.listdir(self._directory) if self._is_wanted(file) and file.endswith(RESTS)]
+            for file in sorted(rests, key=self._continues_at):
+                yield from self._take(file, LOG_BYTES * 2)
+
+    def _continues_at(self, file: str) -> int:
+        with contextlib.suppress(OSError), open(os.path.join(self._directory, file), "rb") as opened:
+            found = re.search(rb"after byte (\d+)", opened.readline(200))
+            return int(found[1]) if found else 0
+        return 0
+
+    def _age(self, file: str) -> float:
+        with contextlib.suppress(OSError):
+            return os.stat(os.path.join(self._directory, file)).st_mtime
+        return 0.0
+
+    def _take(self, file: str, most: int) -> Iterator[Piece]:
+        with contextlib.suppress(OSError), open(os.path.join(self._directory, file), "rb") as opened:
+            opened.seek(self._read.get(file, 0))
+            while most > 0 and (data := opened.read(min(most, PIECE))):
+                most -= len(data)
+                at = self._read.get(file, 0)
+                self._read[file] = at + len(data)
+                yield from self._shared(file, at, data) if is_pooled(file) else self._own(file, data)
+
+    @staticmethod
+    def _own(file: str, data: bytes) -> Iterator[Piece]:
+        match = _NAME.fullmatch(file)
+        yield Piece(file, match["step"].replace("~", "/") if match else file, data)
+
+    def _shared(self, file: str, at: int, data: bytes) -> Iterator[Piece]:
+        """The parts of a shared file that belong to the attempts that are asked for."""
+        entries = self._begun.get(file, [])
+        offsets = [entry.offset for entry in entries]
+        number = max(bisect_right(offsets, at) - 1, 0)
+        while data and number < len(entries):
+            entry = entries[number]
+            end = offsets[number + 1] if number + 1 < len(entries) else at + len(data)
+            part, data = data[: max(end - at, 0)], data[max(end - at, 0) :]
+            at += len(part)
+            if part and self._wanted.takes(entry.step, entry.item, entry.attempt):
+                yield Piece(f"{file}#{number}", name((entry.step, entry.item)), part)
+            number += 1

@@ -1,0 +1,78 @@
+"""The dead letter queue: items of maps that failed for good. It is no place of its own, it is what the state says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from rerail.core import events as ev
+from rerail.core.items import key_of, parent_of
+from rerail.core.units import RunState, Unit
+
+
+def dead_letters(state: RunState) -> Iterator[Unit]:
+    """The units in the dead letter queue."""
+    for unit, known in state.units.items():
+        if known.index is None or known.status != "failed" or known.retry_at is not None or known.allowed:
+            continue
+        assert unit[1] is not None
+        controller = state.units.get((unit[0], parent_of(unit[1])))
+        if controller is not None and controller.items is not None and not controller.items.carries:
+            yield unit
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """One item in the queue, with everything that went wrong with it."""
+
+    step: str
+    item: str
+    key: str
+    attempts: int
+    failed_at: Any
+    error: ev.Failure
+    value: Any = None
+    errors: tuple[ev.Failure, ...] = ()  # one for every attempt that failed, oldest first
+
+
+def chosen(state: RunState, wanted: Iterable[str] = (), step: str = "", error: str = "") -> tuple[list[Unit], list[str]]:
+    """The dead letters that are meant, by key, path, pattern, step or error text; and the names that meant none."""
+    dead = [unit for unit in dead_letters(state) if not step or unit[0] == step]
+    if error:
+        dead = [unit for unit in dead if (known := state.units[unit].error) and error.lower() in _text(known).lower()]
+    names = list(wanted)
+    if not names:
+        return dead, []
+    found = {name: [unit for unit in dead if _is_meant(unit, name)] for name in names}
+    units = dict.fromkeys(unit for name in names for unit in found[name])
+    return list(units), [name for name in names if not found[name]]
+
+
+def _text(error: ev.Failure) -> str:
+    return f"{error.type} {error.message} {error.stderr_tail}"
+
+
+def _is_meant(unit: Unit, wanted: str) -> bool:
+    step, item = unit
+    assert item is not None
+    names = (item, key_of(item), f"{step}[{item}]")
+    return wanted in names or any(fnmatchcase(name, wanted) for name in names[:2])
+
+
+def history(events: Iterable[tuple[int, ev.Event]], units: Iterable[Unit]) -> dict[Unit, list[ev.Failure]]:
+    """Every failure of these items, oldest first: of an item of several steps those of its steps."""
+    own: dict[Unit, list[ev.Failure]] = {unit: [] for unit in units}
+    inside: dict[Unit, list[ev.Failure]] = {unit: [] for unit in own}
+    for _, event in events:
+        if not isinstance(event, ev.StepFailed) or event.item is None:
+            continue
+        step, item = event.step, event.item
+        if (step, item) in own:
+            own[step, item].append(event.error)
+        while "/" in step:
+            step = step.rpartition("/")[0]
+            if (step, item) in inside:
+                inside[step, item].append(event.error)
+    return {unit: inside[unit] or own[unit] for unit in own}

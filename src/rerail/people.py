@@ -1,0 +1,81 @@
+"""What a person says about a run that nobody drives, recorded in its journal like everything that happens to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rerail.core import listing as lists
+from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepInterrupted, StepMarked
+from rerail.core.model import CheckpointPolicy, Map
+from rerail.core.state import RunState, Unit, fold
+from rerail.errors import UsageError
+from rerail.mending import sealed_now
+from rerail.ports import RunLog, Store
+from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on, scope_of
+
+
+def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_dir: str = "") -> None:
+    """Record what a person says about a step, or a unit inside one.
+
+    Marked as completed, a step vouches for its artifacts as they stand now: they are sealed. Raises UsageError if they
+    are not as declared.
+    """
+    with contextlib.ExitStack() as until:
+        log = store.own(run_id)
+        until.callback(log.close)
+        now, (step, item) = datetime.now(UTC), unit
+        known = log.recording.state.unit(unit)
+        files: dict[str, Any] = {}
+        if status == "completed" and item is None and "/" not in step:
+            files = sealed_now(store, log.recording, step, base_dir, until)
+        events: list[Event] = [StepMarked(at=now, step=step, item=item, status=status, by=by, **files)]
+        if known.status == "running":  # recorded so by a life that is over
+            events.insert(0, StepInterrupted(at=now, step=step, item=item, attempt=known.attempts, reason="crash"))
+        _record(store, log, events)
+
+
+def drop_items(store: Store, run_id: str, units: Sequence[Unit], by: str) -> None:
+    """Give items of the dead letter queue up."""
+    _change(store, run_id, lambda now: [ItemDropped(at=now, step=step, item=item, by=by) for step, item in units])
+
+
+def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, base_dir: str = "") -> None:
+    """Change an item of the dead letter queue; raises UsageError if it could not be one of the map's."""
+    recording = store.read(run_id)
+    ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
+    step = next((one for one in ready.pipeline.steps if one.id == unit[0]), None)
+    mask = mask_of(ready.pipeline, recording.state.options)
+    hint = f"rerail dlq show {run_id} {unit[1]}"
+    if mask.value(value) != value:
+        raise UsageError("the new value holds a secret; items are recorded, and secrets never are", hint=hint)
+    if step is not None and isinstance(step.action, Map):
+        try:
+            plain = Map(over=step.action.over, steps=())
+            lists.listing([value], plain, scope_of(recording, store.directory(run_id)))
+        except lists.ListingError as error:
+            raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
+    step_id, item = unit
+    _change(store, run_id, lambda now: [ItemEdited(at=now, step=step_id, item=item, value=value, by=by)])
+
+
+def _change(store: Store, run_id: str, events: Callable[[datetime], Sequence[Event]]) -> None:
+    log = store.own(run_id)
+    try:
+        _record(store, log, [*events(datetime.now(UTC))])
+    finally:
+        log.close()
+
+
+def _record(store: Store, log: RunLog, events: list[Event]) -> None:
+    """Make events part of a run that nobody drives; a life that ended without a word is recorded as over first."""
+    state: RunState = log.recording.state
+    if state.status == "running":
+        at = next((at for at, event in enumerate(events) if isinstance(event, StepMarked | ItemDropped | ItemEdited)), 0)
+        events.insert(at, RunInterrupted(at=events[0].at, reason="the process that drove it was gone"))
+    fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written
+    log.append(events)
+    with contextlib.suppress(OSError):
+        log.save_snapshot(checkpoint(store, log.recording), keep=CheckpointPolicy().history)
