@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
@@ -22,6 +23,8 @@ KEY_BYTES = 200
 IN_ONE_RECORD = 1_000
 DIGEST_CHARS = 12
 TAGS = ("items-listed", "item-edited")  # the records that tell a list
+
+_PLAIN = re.compile(r"[ -9;-~]+")  # ASCII without control characters, and without what separates keys
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -70,6 +73,21 @@ def made(keys: list[str], values: list[Any] | None) -> Listing:
 
 
 def _key(at: int, value: Any, expression: str, scope: Scope) -> str:
+    if not expression:  # most are short plain text or numbers, and fit
+        if type(value) is int:
+            return str(value)
+        if (
+            type(value) is str
+            and 0 < len(value) < KEY_BYTES
+            and value.isascii()
+            and value.isprintable()
+            and ":" not in value
+        ):
+            return value
+    return _checked_key(at, value, expression, scope)
+
+
+def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
     if expression:
         try:
             key = template.render(expression, _with(scope, value))

@@ -125,9 +125,8 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     key = (event.step, event.item)
     unit = state.units.get(key)
     before = "pending" if unit is None else unit.status
-    if event.item is not None and getattr(event, "index", None) is not None:
-        listed_as = closing.status_by_mark(state, event)  # type: ignore[arg-type]
-        before = listed_as if unit is None else before  # type: ignore[assignment]
+    if unit is None and event.item is not None and getattr(event, "index", None) is not None:
+        before = closing.status_by_mark(state, event)  # type: ignore[arg-type,assignment]
     try:
         status = TRANSITIONS[before, kind]
     except KeyError:
@@ -142,7 +141,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     unit.status = status
     if kind is ev.StepAdopted or kind in BY_PEOPLE:
         _overrule(state, unit, event)
-    if unit.index is not None:
+    if unit.index is not None and kind is not ev.StepStarted:
         closing.account(state, key, unit)
     state.last_event = _TAGS[kind]
     state.last_unit = key

@@ -69,7 +69,8 @@ class Frame:
         self._wanted = {until, *Ancestors(self.body.needs).of(until)}
 
     def task(self, step_id: str) -> Task:
-        return Task(self.body.by_id[step_id], (step_id, self.item), self)
+        step = self.body.by_id[step_id]
+        return Task(step, (step_id, self.item), self, controls=step.is_controller)
 
     # What names stand for
 

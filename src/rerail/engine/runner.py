@@ -132,7 +132,7 @@ class Runner:
                 continue
             if unit.settled and not self._runs_after_all(task, unit):
                 continue
-            if step.is_controller:
+            if task.controls:
                 self._inside.refresh(task, unit)
             elif unit.status == "failed" and unit.retry_at is None:
                 self._past.invalidate(task.unit, "it had failed")
@@ -185,12 +185,12 @@ class Runner:
 
     def _take_in(self, task: Task, number: int) -> None:
         self._running[task.unit] = (task, number)
-        if task.home.counted and not task.step.is_controller:
+        if task.home.counted and not task.controls:
             self._counted += 1
 
     def _take_out(self, unit: Unit) -> tuple[Task, int]:
         task, number = self._running.pop(unit)
-        if task.home.counted and not task.step.is_controller:
+        if task.home.counted and not task.controls:
             self._counted -= 1
         return task, number
 
@@ -251,7 +251,7 @@ class Runner:
                 if problem:
                     self._unstartable.append(unstartable(task.unit, kind, problem))
                     continue
-                if step.is_controller:
+                if task.controls:
                     self._take_out(task.unit)
                     self._inside.begin(task)
                     continue
@@ -337,8 +337,9 @@ class Runner:
         return max(patience, 0.0)
 
     def _heed_signals(self) -> None:
-        received = list(self._tools.signals.received)
-        self._tools.signals.received.clear()
+        received = []
+        while self._tools.signals.received:  # one by one: another may arrive meanwhile
+            received.append(self._tools.signals.received.pop(0))
         again = self._stop_signal is not None
         if not again:
             self._stop_signal = received[0]

@@ -46,13 +46,14 @@ class Home(Protocol):
 class Task:
     """A step in the instance it stands in."""
 
-    __slots__ = ("home", "index", "step", "unit")
+    __slots__ = ("controls", "home", "index", "step", "unit")
 
-    def __init__(self, step: Step, unit: Unit, home: Home, index: int | None = None) -> None:
+    def __init__(self, step: Step, unit: Unit, home: Home, index: int | None = None, *, controls: bool = False) -> None:
         self.step = step
         self.unit = unit
         self.home = home
         self.index = index  # of an item that is one step: its position
+        self.controls = controls  # it does nothing itself but have other steps run
 
 
 class Turns:

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -24,62 +25,104 @@ class _Call(msgspec.Struct, kw_only=True):
 
 
 class Calls:
-    """The functions that run in threads. A thread cannot be ended: one that is given up has no result that counts."""
+    """The functions that run in threads. A thread cannot be ended: one that is given up has no result that counts.
+
+    Handing over from thread to thread costs more than most tiny functions. So one thread serves all that wait, until it
+    turns out that something takes its time: then as many are woken as there are functions left.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._calls: dict[Unit, _Call] = {}
-        self._tasks: queue.SimpleQueue[tuple[Attempt, FunctionWork] | None] = queue.SimpleQueue()
-        self._returned: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+        self._limited = 0  # how many of them have a deadline
+        self._tasks: deque[tuple[Attempt, FunctionWork]] = deque()
+        self._turns: queue.SimpleQueue[str] = queue.SimpleQueue()  # one for each thread that is to serve; "": no more
+        self._returned: deque[tuple[int, Outcome]] = deque()
+        self._woken = False  # somebody was told that something has returned
         self._threads = 0
-        self._idle = 0
+        self._serving = 0
+        self._lock = threading.Lock()
 
     def hand_over(self, attempt: Attempt, work: FunctionWork) -> None:
         began = time.monotonic()
         deadline = None if attempt.timeout is None else began + attempt.timeout
         self._calls[attempt.unit] = _Call(attempt=attempt, began=began, deadline=deadline)
-        if self._idle == 0:
+        self._limited += deadline is not None
+        self._tasks.append((attempt, work))
+        if self._serving == 0:
+            self._have_served(1)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether functions wait for a thread that serves others."""
+        return bool(self._tasks)
+
+    def hurry(self) -> None:
+        """Nothing has returned for a while: serve all that wait at once."""
+        self._have_served(len(self._tasks))
+
+    def _have_served(self, count: int) -> None:
+        with self._lock:
+            self._serving += count
+            missing = self._serving - self._threads
+            self._threads += max(missing, 0)
+        for _ in range(missing):
             threading.Thread(target=self._serve, daemon=True).start()
-            self._threads += 1
-        else:
-            self._idle -= 1
-        self._tasks.put((attempt, work))
+        for _ in range(count):
+            self._turns.put("serve")
 
     def deadlines(self) -> list[float]:
+        if not self._limited:
+            return []
         return [call.deadline for call in self._calls.values() if call.deadline is not None]
 
     def returned(self, now: float) -> list[tuple[Attempt, Outcome]]:
         """The outcomes of those that came back, and of those whose time is up."""
         found = []
-        while True:
-            try:
-                number, outcome = self._returned.get_nowait()
-            except queue.Empty:
-                break
-            self._idle += 1
+        self._woken = False  # before looking: what returns from now on wakes again
+        while self._returned:
+            number, outcome = self._returned.popleft()
             known = self._calls.get(outcome.unit)
             if known is not None and known.attempt.number == number:
-                del self._calls[outcome.unit]
+                self._forget(outcome.unit)
                 found.append((known.attempt, outcome))
-        for unit, known in list(self._calls.items()):
+        for unit, known in list(self._calls.items()) if self._limited else ():
             if known.deadline is not None and now >= known.deadline:
-                del self._calls[unit]
+                self._forget(unit)
                 found.append((known.attempt, outcomes.timed_out(known.attempt, now - known.began)))
         return found
 
+    def _forget(self, unit: Unit) -> _Call:
+        lost = self._calls.pop(unit)
+        self._limited -= lost.deadline is not None
+        return lost
+
     def give_up(self, now: float, spare: Container[str]) -> list[Outcome]:
-        given_up = [self._calls.pop(unit) for unit in list(self._calls) if unit[0] not in spare]
+        given_up = [self._forget(unit) for unit in list(self._calls) if unit[0] not in spare]
+        self._tasks = deque(task for task in self._tasks if task[0].unit[0] in spare)
         return [Outcome(unit=lost.attempt.unit, status="stopped", duration=now - lost.began) for lost in given_up]
 
     def close(self) -> None:
         for _ in range(self._threads):
-            self._tasks.put(None)
+            self._turns.put("")
 
     def _serve(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            attempt, work = task
-            self._returned.put((attempt.number, call(attempt, work)))
-            self._wake()
+        while self._turns.get():
+            while True:
+                try:
+                    attempt, work = self._tasks.popleft()
+                except IndexError:
+                    break
+                self._returned.append((attempt.number, call(attempt, work)))
+                if not self._woken and not self._tasks:
+                    # While others wait, whoever handed them over looks again soon by itself: what returns meanwhile is
+                    # one batch.
+                    self._woken = True
+                    self._wake()
+            with self._lock:
+                self._serving -= 1
+            if self._tasks and self._serving == 0:  # handed over while we were leaving
+                self._have_served(1)
 
 
 def call(attempt: Attempt, work: FunctionWork) -> Outcome:

@@ -33,6 +33,7 @@ from rerail.ports import Attempt, Outcome, ProcessWork, Work
 KILL_GRACE = 5.0
 TERM_AFTER = 0.5
 MOST_PATIENCE = 3600.0
+HURRY_SECONDS = 0.001  # after which a function that waits for another one gets a thread of its own
 DRAIN_BYTES = 4 * 1024 * 1024
 
 
@@ -255,6 +256,8 @@ class LocalExecutor:
         times += [child.signals[-1][0] for child in self._children.values() if child.signals]
         times += self._calls.deadlines()
         patience = max(min(until, *times) - began, 0.0) if times else max(until - began, 0.0)
+        if self._calls.waiting:
+            patience = min(patience, HURRY_SECONDS)
         ended, woken = [], False
         for fd, _ in self._poll.poll(patience * 1000 + 1):
             if fd == self._wake_read:
@@ -268,8 +271,11 @@ class LocalExecutor:
         for child in ended:
             self._reap(child)
         now = time.monotonic()
-        for attempt, outcome in self._calls.returned(now):
+        returned = self._calls.returned(now)
+        for attempt, outcome in returned:
             self._after_call(attempt, outcome)
+        if not returned and self._calls.waiting:
+            self._calls.hurry()
         self._check_deadlines(now)
         self._send_due(now)
         return woken or now >= until
