@@ -11,8 +11,9 @@ from rerail.cli.durations import dollars, seconds
 from rerail.cli.tables import columns, fitted
 from rerail.cli.terminal import STYLES, Look
 from rerail.core.graph import topological
+from rerail.core.items import Items
 from rerail.core.model import Pipeline, Step
-from rerail.core.state import RunState, UnitState
+from rerail.core.state import RunState, Unit, UnitState
 from rerail.core.values import Progress
 
 Span = tuple[str, str]  # text, style
@@ -36,7 +37,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     state: RunState
     now: datetime
-    glimpses: Mapping[str, Glimpse] = {}
+    glimpses: Mapping[Unit, Glimpse] = {}
     tick: int = 0  # counts pictures, for what turns
     live: bool = True  # still going on
 
@@ -54,14 +55,22 @@ class Board:
         names = [step.id for step in self._steps] + [hook.id for hook in pipeline.finally_]
         widest = max((*map(len, names), *(len(hook) + 2 for hook in self._hooks)), default=0)
         self._name_width = min(widest, WIDEST_NAME)
+        self._first_seen: dict[int, tuple[int, datetime]] = {}  # how far maps were when they were first drawn
 
     def lines(self, frame: Frame, width: int, height: int) -> list[Line]:
         """The picture, at most so wide and so high."""
         shown = self._rows(frame)
         header = self._header(frame)
         room = max(height - 2, 1)
-        lines = [self._row(step, frame, width) for step in self._fitting(shown, frame, room)]
-        left_out = len(shown) - len(lines)
+        fitting = self._fitting(shown, frame, room)
+        left_out = len(shown) - len(fitting)
+        room -= len(fitting)
+        lines: list[Line] = []
+        for step in fitting:
+            lines.append(self._row(step, frame, width))
+            inside = self._workers(step, frame, width) if step.is_controller and frame.live else []
+            lines += inside[: max(room, 0)]
+            room -= len(inside)
         result = [self._cut(header, width), *lines]
         if left_out > 0:
             result.append(self._cut([(f"   {left_out} more steps, not shown", "dim")], width))
@@ -128,6 +137,44 @@ class Board:
         line += [(f"  {text}", style) for text, style in self._details(step, unit, status, frame) if text]
         return self._cut(line, width)
 
+    def _workers(self, step: Step, frame: Frame, width: int) -> list[Line]:
+        """A line for everything that runs inside a step."""
+        lines: list[Line] = []
+        for unit, known in frame.state.units.items():
+            inside = unit[0].startswith(step.id + "/") or (unit[0] == step.id and unit[1] is not None)
+            if not inside or known.status != "running" or unit not in frame.glimpses:
+                continue
+            doing = unit[0][len(step.id) + 1 :]
+            text = f"{unit[1] or ''}  {doing}".strip()
+            seen = frame.glimpses[unit]
+            line: Line = [("     ", ""), (fitted(text, max(self._name_width, WIDEST_NAME), self._look), "")]
+            line.append((f"  {self._elapsed(known, frame)}", "dim"))
+            if seen.progress is not None:
+                line.append((f"  {self._bar(seen.progress)}", "cyan"))
+            lines.append(self._cut([*line, (f"  {seen.last_line}", "dim")], width))
+        return lines
+
+    def _of_items(self, unit: UnitState, items: Items, frame: Frame) -> list[Span]:
+        """How far a map or loop is, how fast, and how long it will take."""
+        if items.carries:
+            if unit.status != "running":
+                return [(f"{items.completed} iteration{'' if items.completed == 1 else 's'}", "dim")]
+            return [(f"iteration {items.completed + 1} of at most {items.total}", "cyan")]
+        if not items.total:
+            return []
+        spans: list[Span] = [(self._bar(Progress(done=items.closed, total=items.total)), "cyan")]
+        seen, since = self._first_seen.setdefault(id(items.marks), (items.closed, frame.now))
+        passed = (frame.now - since).total_seconds()
+        if unit.status == "running" and items.closed > seen and passed > 0:
+            rate = (items.closed - seen) / passed
+            spans.append((f"{rate:.1f}/s", "dim"))
+            spans.append((f"ETA {seconds((items.total - items.closed) / rate)}", "dim"))
+        if items.failed:
+            spans.append((f"{items.failed} failed", "red"))
+        if items.skipped:
+            spans.append((f"{items.skipped} skipped", "dim"))
+        return spans
+
     def _name(self, step: Step) -> str:
         return f"{'└' if self._look.unicode else '-'} {step.id}" if step.id in self._hooks else step.id
 
@@ -149,9 +196,12 @@ class Board:
             spans.append((f"attempt {unit.attempts} of {max(step.retry.attempts, unit.attempts)}", "yellow"))
         elif unit.attempts > 1:
             spans.append((f"attempt {unit.attempts}", "yellow"))
+        if unit.items is not None:
+            spans += self._of_items(unit, unit.items, frame)
         match status:
             case "running":
-                spans += self._glimpse(step, unit, frame)
+                spans += self._glimpse(step, unit, frame) if unit.items is None else []
+                spans.append((dollars(unit.metrics.get("cost_usd", 0)) if unit.items else "", "dim"))
             case "waiting":
                 left = max((unit.retry_at - frame.now).total_seconds(), 0.0) if unit.retry_at else 0.0
                 spans.append((f"again in {seconds(left)}: {_message(unit)}", "yellow"))
@@ -176,7 +226,7 @@ class Board:
         return f"waits for {', '.join(unsettled[:3])}{more}"
 
     def _glimpse(self, step: Step, unit: UnitState, frame: Frame) -> list[Span]:
-        seen = frame.glimpses.get(step.id, Glimpse())
+        seen = frame.glimpses.get((step.id, None), Glimpse())
         spans: list[Span] = []
         if seen.progress is not None:
             spans.append((self._bar(seen.progress), "cyan"))

@@ -99,7 +99,7 @@ def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: s
                 key=key_of(unit[1]),
                 attempts=known.attempts,
                 failed_at=known.finished_at,
-                error=errors[unit][-1] if errors.get(unit) else known.error,
+                error=known.error,
                 value=listing.value(known.index) if listing is not None and known.index is not None else None,
                 errors=tuple(errors.get(unit, ())),
             )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from itertools import islice
 
 from rerail.cli.board import Glimpse
-from rerail.core.state import RunState
+from rerail.core.state import RunState, Unit
+from rerail.engine.job import attempt_name
 from rerail.executors import channels
 from rerail.text import one_line, without_escapes
 
 TAIL_BYTES = 2048
+MOST = 64  # that anybody could look at
 
 
 class Glimpses:
@@ -22,18 +25,28 @@ class Glimpses:
         self._mark = mark
         self._channels = ""
 
-    def of(self, state: RunState) -> dict[str, Glimpse]:
-        """One for every running step."""
-        running = [
-            (step, unit) for (step, item), unit in state.units.items() if unit.status == "running" and item is None
-        ]
-        return {step: self._glimpse(f"{step}.{unit.attempts}") for step, unit in running}
+    def of(self, state: RunState) -> dict[Unit, Glimpse]:
+        """One for everything that runs itself, of the first so many."""
+        running = (
+            (unit, known)
+            for unit, known in state.units.items()
+            if known.status == "running" and known.items is None and unit[0] not in self._groups(state, unit)
+        )
+        return {unit: self._glimpse(attempt_name(unit, known.attempts), unit) for unit, known in islice(running, MOST)}
 
-    def _glimpse(self, name: str) -> Glimpse:
+    @staticmethod
+    def _groups(state: RunState, unit: Unit) -> tuple[str, ...]:
+        """The names of items that are several steps: what they do is told by these."""
+        step, item = unit
+        below = step + "/"
+        inside = state.inner.get(item, ()) if item is not None else ()
+        return (step,) if any(name.startswith(below) for name in inside) else ()
+
+    def _glimpse(self, name: str, unit: Unit) -> Glimpse:
         if not (self._channels and os.path.isdir(self._channels)):
             self._channels = channels.directory_of(self._mark())
         progress = channels.progress(os.path.join(self._channels, name)) if self._channels else None
-        return Glimpse(last_line=self._last_line(name), progress=progress)
+        return Glimpse(last_line=self._last_line(name) if unit[1] is None else "", progress=progress)
 
     def _last_line(self, name: str) -> str:
         newest, text = 0, ""

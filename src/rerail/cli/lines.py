@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
+from datetime import datetime
 
-from rerail.cli.durations import clock, counted
+from rerail.cli.durations import clock, counted, seconds
 from rerail.cli.output import printable, say, say_raw
 from rerail.cli.sentences import sentence
 from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
-from rerail.core.model import Pipeline
+from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.state import RunState
+from rerail.engine.job import attempt_name
 
+PROGRESS_SECONDS = 10.0  # between two lines about a map
 GROUP_BYTES = 64 * 1024  # of a step's output, in a group
 
 
@@ -24,17 +27,55 @@ class LineReporter:
         self._look = look
         self._quiet = quiet
         self._verbose = verbose
+        self._maps: set[str] = set()
+        self._told: dict[str, tuple[datetime, int]] = {}  # when a map was last spoken of, and how far it was
+
+    def attach(self, pipeline: Pipeline) -> None:
+        """Learn which steps are maps: of their items only failures are told, and how far they are now and then."""
+        self._maps = {step.id for _, step in every_step(pipeline) if isinstance(step.action, Map)}
+
+    def _is_of_an_item(self, event: ev.Event) -> bool:
+        if not isinstance(event, ev.UnitEvent) or event.item is None or self._verbose:
+            return False
+        step = event.step
+        while step not in self._maps and "/" in step:
+            step = step.rpartition("/")[0]
+        return step in self._maps
+
+    def _progress(self, event: ev.UnitEvent, state: RunState) -> str:
+        """A line about a map, if it is time for one."""
+        items = state.unit((event.step, None)).items
+        if items is None or items.carries:
+            return ""
+        closed = items.closed
+        since, before = self._told.setdefault(event.step, (event.at, closed))
+        passed = (event.at - since).total_seconds()
+        if passed < PROGRESS_SECONDS or closed in (items.total, before):
+            return ""
+        rate = (closed - before) / passed
+        self._told[event.step] = (event.at, closed)
+        failed = f", {items.failed} failed" if items.failed else ""
+        left = seconds((items.total - closed) / rate)
+        return f"under way    {event.step}: {closed} of {items.total} items{failed}, {rate:.1f}/s, ETA {left}"
 
     def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
         if isinstance(event, ev.RunStarted) and not self._quiet:
             say(f"rerail: run {self._run_id}, {counted(event.steps, 'step')}, up to {event.options.parallel} at once")
         line = sentence(event) if self._verbose or not _is_detail(event) else ""
+        if self._is_of_an_item(event):
+            assert isinstance(event, ev.UnitEvent)
+            for_good = isinstance(event, ev.StepFailed) and event.retry_at is None
+            line = line if for_good else self._progress(event, state) if _closes(event) else ""
         if line and not self._quiet:
             say_raw(f"{clock(event.at)}  {self._look.paint(printable(line), _style(event))}")
 
     def warn(self, message: str) -> None:
         if not self._quiet:
             say(f"rerail: {message}")
+
+
+def _closes(event: ev.Event) -> bool:
+    return isinstance(event, ev.StepCompleted | ev.StepFailed | ev.StepSkipped)
 
 
 class GithubReporter:
@@ -49,9 +90,9 @@ class GithubReporter:
         self._places = {step.id: (path, step.line) for step in pipeline.steps}
 
     def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
-        if not isinstance(event, ev.StepCompleted | ev.StepFailed):
+        if not isinstance(event, ev.StepCompleted | ev.StepFailed) or event.item is not None:
             return
-        output = self._output(f"{event.step}.{event.attempt}")
+        output = self._output(attempt_name(event.unit, event.attempt))
         if output:
             say_raw(f"::group::{_escaped(printable(sentence(event)))}")
             token = secrets.token_hex(8)  # what a step prints must not be taken for commands of ours

@@ -36,7 +36,11 @@ AWAY_SECONDS = 1.5
 def copied(state: RunState) -> RunState:
     """A state that can be changed without changing this one."""
     units = {unit: copy.copy(known) for unit, known in state.units.items()}
-    return msgspec.structs.replace(state, units=units)
+    for known in units.values():
+        if known.items is not None:
+            known.items = known.items.copy()
+    inner = {item: list(steps) for item, steps in state.inner.items()}
+    return msgspec.structs.replace(state, units=units, inner=inner)
 
 
 class LiveView:

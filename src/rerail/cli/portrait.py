@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -12,11 +13,13 @@ from rerail.cli.durations import age, counted, dollars, seconds
 from rerail.cli.tables import Cell, fitted, table
 from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
-from rerail.core.checkpoint import Checkpoint, StepRecord
+from rerail.core.checkpoint import Checkpoint, ItemsRecord, StepRecord
 from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
 MOST_ARTIFACTS = 200
+MOST_ITEMS = 20
+_WORTH_A_ROW = ("running", "failed", "interrupted")  # of items: the others are counted
 
 
 class Portrait:
@@ -45,11 +48,17 @@ class Portrait:
             ),
             ("took", f"{seconds(known.duration_seconds)}, from its start to its last event", ""),
             ("cost", self._cost(), ""),
+            ("dlq", self._dead(), "yellow"),
             ("logs", logs, ""),
             *(("notice", notice, "yellow") for notice in notices),
         ]
         cells: list[tuple[Cell, Cell]] = [((name, "dim"), (text, style)) for name, text, style in rows if text]
         return table(cells, self._look)
+
+    def _dead(self) -> str:
+        dead = self._checkpoint.dead_letters
+        items = counted(dead, "item")
+        return f"{items} failed for good: rerail dlq list {self._checkpoint.run_id}" if dead else ""
 
     def _cost(self) -> str:
         known = self._checkpoint
@@ -59,7 +68,12 @@ class Portrait:
 
     def steps(self) -> list[str]:
         """Every step in a row."""
-        rows = [self._step(step) for step in self._checkpoint.steps]
+        plain = [step for step in self._checkpoint.steps if step.item is None]
+        items = [step for step in self._checkpoint.steps if step.item is not None and step.status in _WORTH_A_ROW]
+        rows = [self._step(step) for step in (*plain, *items[:MOST_ITEMS])]
+        if len(items) > MOST_ITEMS:
+            more = f"and {len(items) - MOST_ITEMS} more items: rerail show {self._checkpoint.run_id} STEP"
+            rows.append(((more, "dim"), *[("", "")] * 5))
         heads = ("STEP", "STATUS", "TOOK", "ATTEMPTS", "COST", "")
         used = [at for at in range(len(heads)) if any(row[at][0] for row in rows)]
         cells = [[(heads[at], "dim") for at in used], *([row[at] for at in used] for row in rows)]
@@ -105,8 +119,10 @@ class Portrait:
             return f"{step.error.message if step.error else 'failed'}, which is allowed"
         if step.status == "failed" and step.error is not None:
             return step.error.message
-        if step.status in ("skipped", "interrupted"):
+        if step.status in ("skipped", "interrupted") and step.items is None:
             return step.reason
+        if step.items is not None and (step.items.total or step.items.carries):
+            return progress_of(step.items)
         return msgspec.json.encode(step.outputs).decode() if step.outputs else ""
 
     def lives(self, records: Iterable[tuple[int, ev.Event]], *, alive: bool) -> list[str]:
@@ -141,7 +157,18 @@ class Portrait:
         return [self._look.paint(one_line(head, 1000), "red"), *(f"  | {line}" for line in shown)]
 
 
+def progress_of(items: ItemsRecord) -> str:
+    """How far a map or loop is, in words."""
+    if items.carries:
+        return counted(items.completed, "iteration")
+    told = [f"{items.completed} of {counted(items.total, 'item')}"]
+    told += [f"{count} {what}" for count, what in ((items.failed, "failed"), (items.skipped, "skipped")) if count]
+    return ", ".join(told)
+
+
 def next_command(run_id: str, reason: str) -> str:
     """What to type about a run that is not completed."""
-    unknown = re.match(r"the outcome of ([^ ,]+)", reason)
-    return f"rerail mark {run_id} {unknown[1]} completed|failed|pending" if unknown else f"rerail resume {run_id}"
+    unknown = re.match(r"the outcome of (.+?)(?:, .*)? is unknown", reason)
+    if unknown is None:
+        return f"rerail resume {run_id}"
+    return f"rerail mark {run_id} {shlex.quote(unknown[1])} completed|failed|pending"

@@ -23,8 +23,8 @@ def sentence(event: ev.Event) -> str:
             return f"run interrupted: {reason}"
         case ev.RunPaused(reason=reason):
             return f"run paused: {reason}"
-        case ev.RunFinished(status=status):
-            return f"run {status}"
+        case ev.RunFinished(status=status, dead_letters=dead):
+            return f"run {status}" + (f", {dead} in the dead letter queue" if dead else "")
 
 
 def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901 - one case per event

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from rerail.cli.durations import age, dollars, seconds
-from rerail.cli.options import base_dir, find_run, json_option, open_store, run_argument, store_option
+from rerail.cli.options import base_dir, complete_step, find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import printable, say
 from rerail.cli.portrait import Portrait, next_command
 from rerail.cli.sentences import sentence
@@ -19,6 +19,7 @@ from rerail.cli.summaries import STATUSES, owner_fields, summaries
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import STYLES, Look, out_look
 from rerail.core.checkpoint import Checkpoint
+from rerail.core.items import STATUS
 from rerail.core.state import shown_status
 from rerail.errors import UsageError
 from rerail.stores.directory import DirectoryStore
@@ -69,7 +70,7 @@ def list_runs(
 
 def _table(rows: list[dict[str, Any]], look: Look) -> None:
     now = datetime.now(UTC)
-    heads = ["RUN", "PIPELINE", "PARAMS", "STATUS", "STEPS", "COST", "AGE", "TOOK"]
+    heads = ["RUN", "PIPELINE", "PARAMS", "STATUS", "STEPS", "ITEMS", "COST", "AGE", "TOOK"]
     cells: list[list[Cell]] = [[(head, "dim") for head in heads]]
     for row in rows:
         status = row["status"]
@@ -80,6 +81,7 @@ def _table(rows: list[dict[str, Any]], look: Look) -> None:
                 (" ".join(f"{key}={value}" for key, value in row["params"].items()), "dim"),
                 (f"{look.symbol(status)} {status}", STYLES.get(status, "")),
                 (f"{row['steps_completed']}/{row['steps_total']}" if "steps_total" in row else "", ""),
+                (_items(row), ""),
                 (dollars(row.get("total_cost_usd") or 0), ""),
                 (age(row["created_at"], now), ""),
                 (seconds(row.get("duration_seconds")), ""),
@@ -92,16 +94,35 @@ def _table(rows: list[dict[str, Any]], look: Look) -> None:
     sys.stdout.write("".join(line + "\n" for line in lines))
 
 
-@click.command(epilog="Example: rerail show last")
+def _items(row: dict[str, Any]) -> str:
+    """How far the maps of a run are, and how many of their items failed for good."""
+    if not row.get("items_total"):
+        return ""
+    dead = f", {row['dead_letters']} failed" if row.get("dead_letters") else ""
+    return f"{row['items_done']}/{row['items_total']}{dead}"
+
+
+@click.command(epilog="Example: rerail show last, or of a map: rerail show last sections --page 2")
 @run_argument()
+@click.argument("step", required=False, default=None, shell_complete=complete_step)
+@click.option("--page", type=click.IntRange(min=1), default=1, metavar="N", help="Of the items of a map.")
+@click.option("--status", type=click.Choice(STATUS), help="Only items of a map that stand so.")
 @json_option("The whole state of the run, with the names of checkpoint.json.")
 @store_option()
-def show(run_name: str, as_json: bool, store_url: str | None) -> int:
-    """Show one run: its steps, what they handed out, and why it stopped."""
-    from rerail import api
-
+def show(run_name: str, step: str | None, page: int, status: str | None, as_json: bool, store_url: str | None) -> int:
+    """Show one run: its steps, what they handed out, and why it stopped; or the items of one map."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
+    if step is not None:
+        from rerail.cli.show_items import show_items
+
+        return show_items(store, run_id, step, page, status, as_json=as_json)
+    return _show_run(store, run_id, as_json=as_json)
+
+
+def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
+    from rerail import api
+
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
     checkpoint = _with_states(api.checkpoint(store, recording), store)

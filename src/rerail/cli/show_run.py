@@ -21,6 +21,7 @@ class Shown:
         look = look_of(STDERR)
         self._github: GithubReporter | None = None
         self._view = None
+        self._lines: LineReporter | None = None
         self.reporters: list[Reporter] = [JsonReporter()] if as_json else []
         if look.live and not (quiet or verbose or as_json):
             from rerail.cli.glimpses import Glimpses
@@ -29,7 +30,8 @@ class Shown:
             self._view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look)
             self.reporters.append(self._view)
             return
-        self.reporters.append(LineReporter(run_id, look, quiet=quiet, verbose=verbose))
+        self._lines = LineReporter(run_id, look, quiet=quiet, verbose=verbose)
+        self.reporters.append(self._lines)
         if look.ci == "github" and not quiet:
             self._github = GithubReporter(store.path(run_id))
             self.reporters.append(self._github)
@@ -38,6 +40,8 @@ class Shown:
         """What is run, and what was known of it when this life began."""
         if self._view is not None:
             self._view.attach(pipeline, state)
+        if self._lines is not None:
+            self._lines.attach(pipeline)
         if self._github is not None:
             self._github.attach(pipeline, path)
 

@@ -148,7 +148,8 @@ def _dropped(_state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped
     unit.finished_at = event.at
 
 
-def _edited(_state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -> None:
+def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -> None:
+    closing.forget_inside(state, (event.step, event.item), unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
 

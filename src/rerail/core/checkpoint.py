@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rerail.core.deadletters import dead_letters
 from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics
 from rerail.core.items import COMPLETED, FAILED, SKIPPED, Items, ranges, set_ranges
 from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
@@ -122,6 +123,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     last_completed: Unit | None = None
     finished_seq: int = 0
     parent: str = ""
+    dead_letters: int = 0  # items that failed for good
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -187,6 +189,7 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
         last_unit=state.last_unit,
         last_completed=state.last_completed,
         parent=header.parent,
+        dead_letters=sum(1 for _ in dead_letters(state)) if state.inner else 0,
     )
 
 

@@ -104,6 +104,11 @@ def _add(controller: UnitState, unit: UnitState) -> None:
         controller.metrics = total
 
 
+def forget_inside(state: RunState, key: Unit, unit: UnitState) -> None:
+    """Forget what the steps of an item did: it is another item now."""
+    _forget(state, key, unit, lambda _: True)
+
+
 def give_up(state: RunState, key: Unit, controller: UnitState) -> None:
     """Forget everything inside a controller: it begins anew."""
     _forget(state, key, controller, lambda _: True)

@@ -130,10 +130,11 @@ class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused"):
     reason: str
 
 
-class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished"):
+class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished", omit_defaults=True):
     """Nothing is left to run."""
 
     status: Literal["completed", "failed"]
+    dead_letters: int = 0  # items that failed for good
 
 
 class StepStarted(_UnitEvent, frozen=True, kw_only=True, tag="step-started", omit_defaults=True):

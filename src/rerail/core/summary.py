@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from rerail.core.checkpoint import total_tokens
+from rerail.core.deadletters import dead_letters
 from rerail.core.events import Failure
 from rerail.core.model import RunHeader
 from rerail.core.state import RunState, name
@@ -34,12 +35,20 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_completed_step: str | None
     total_tokens: int
     error: Failure | None
+    items_done: int = 0  # of all maps
+    items_total: int = 0
+    dead_letters: int = 0
 
 
 def summary_of(header: RunHeader, state: RunState) -> Summary:
     """The row of a run."""
     units = [
         unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
+    ]
+    maps = [
+        unit.items
+        for (_, item), unit in state.units.items()
+        if item is None and unit.items is not None and not unit.items.carries
     ]
     until = state.finished_at or state.updated_at
     spent = max((until - state.started_at).total_seconds(), 0.0) if state.started_at and until else None
@@ -64,4 +73,7 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         last_completed_step=name(state.last_completed) if state.last_completed else None,
         total_tokens=total_tokens(state),
         error=state.error,
+        items_done=sum(items.closed for items in maps),
+        items_total=sum(items.total for items in maps),
+        dead_letters=sum(1 for _ in dead_letters(state)),
     )

@@ -7,6 +7,7 @@ import signal
 import msgspec
 
 from rerail.core import events as ev
+from rerail.core.deadletters import dead_letters
 from rerail.engine.frame import Frame
 from rerail.engine.job import End, Job
 from rerail.engine.recorder import Recorder
@@ -49,7 +50,8 @@ def finish(recorder: Recorder, clock: Clock, end: End) -> End:
     now = clock.now()
     match end.status:
         case "completed" | "failed":
-            recorder.stage(ev.RunFinished(at=now, status=end.status))
+            dead = sum(1 for _ in dead_letters(recorder.state))
+            recorder.stage(ev.RunFinished(at=now, status=end.status, dead_letters=dead))
         case "paused":
             recorder.stage(ev.RunPaused(at=now, reason=end.reason))
         case "interrupted":

@@ -1,0 +1,78 @@
+"""`rerail show RUN STEP`: the items of a map, a page at a time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from rerail.cli.durations import seconds
+from rerail.cli.output import say
+from rerail.cli.tables import Cell, table
+from rerail.cli.terminal import STYLES, out_look
+from rerail.core import listing as lists
+from rerail.core.events import StepCompleted
+from rerail.core.items import STATUS
+from rerail.core.state import RunState, UnitState
+from rerail.errors import UsageError
+from rerail.stores.directory import DirectoryStore
+
+PAGE = 50
+
+
+def show_items(store: DirectoryStore, run_id: str, step: str, page: int, status: str | None, *, as_json: bool) -> int:
+    """Show a page of the items of a map that stand in a certain way, or all of them as JSON."""
+    state = store.read(run_id).state
+    unit = state.unit((step, None))
+    if unit.items is None or unit.items.carries or not unit.items.total:
+        maps = [name for (name, item), known in state.units.items() if item is None and _is_map(known)]
+        there = ", ".join(maps) or "none has listed its items yet"
+        raise UsageError(f"{step!r} is no map with items in run {run_id}; maps: {there}", hint=f"rerail show {run_id}")
+    listing = lists.recorded(store.find(run_id, lists.TAGS, step), (step, None))
+    keys = listing.keys if listing is not None else [str(number) for number in range(unit.items.total)]
+    ends = {
+        event.item: event for event in store.find(run_id, ("step-completed",), step) if isinstance(event, StepCompleted)
+    }
+    rows = [_row(state, step, key, mark, ends.get(key)) for key, mark in zip(keys, unit.items.marks, strict=True)]
+    wanted = [row for row in rows if status in (None, row["status"])]
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(wanted).decode() + "\n")
+        return 0
+    shown = wanted[(page - 1) * PAGE : page * PAGE]
+    look = out_look()
+    cells: list[list[Cell]] = [[(head, "dim") for head in ("ITEM", "STATUS", "ATTEMPTS", "TOOK", "")]]
+    for row in shown:
+        cells.append(
+            [
+                (row["item"], ""),
+                (f"{look.symbol(row['status'])} {row['status']}", STYLES.get(row["status"], "")),
+                (str(row["attempts"]) if row["attempts"] > 1 else "", ""),
+                (seconds(row["duration_seconds"]), ""),
+                (row["error"], "dim"),
+            ]
+        )
+    sys.stdout.write("".join(line + "\n" for line in table(cells, look)))
+    pages = max((len(wanted) + PAGE - 1) // PAGE, 1)
+    say(
+        f"  page {page} of {pages}, {len(wanted)} of {len(rows)} items" + (f": --page {page + 1}" if page < pages else "")
+    )
+    return 0
+
+
+def _is_map(unit: UnitState) -> bool:
+    return unit.items is not None and not unit.items.carries and unit.items.total > 0
+
+
+def _row(state: RunState, step: str, item: str, mark: int, end: StepCompleted | None) -> dict[str, Any]:
+    known = state.units.get((step, item))
+    status = STATUS[mark] if known is None or mark else known.status
+    told = end if known is None and mark else known
+    attempts = end.attempt if known is None and mark and end else known.attempts if known else 0
+    return {
+        "item": item,
+        "status": status,
+        "attempts": attempts,
+        "duration_seconds": told.duration if told else None,
+        "error": known.error.message if known and known.error and status == "failed" else "",
+    }
