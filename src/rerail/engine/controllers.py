@@ -85,12 +85,14 @@ class Controller:
         """A frame of it came to its end."""
         raise NotImplementedError
 
+    def frame_blocked(self, frame: Frame) -> None:
+        """A person has to judge first: whatever else can run goes on."""
+
     def open_frame(self, frame: Frame) -> None:
         """Have the steps of a frame run, or go on where they were."""
         frame.owner = self
         self.desk.past.open(frame)
-        if frame.active == 0:
-            frame.owner.frame_over(frame)
+        frame.tell()
 
     def open_group(self, index: int, item: str, values: Mapping[str, Any], previous: str | None = None) -> None:
         """Start an item or iteration of several steps."""

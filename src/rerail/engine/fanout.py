@@ -49,6 +49,7 @@ class MapRun(Controller):
         self._items = Items(marks=bytearray())
         self._cursor = 0
         self._active = 0
+        self._asked = 0  # items that wait for a person: they keep the map open, and no other item waiting
         self._stopped = ""  # the item after whose failure no further one starts
         self._body = desk.body(task)
 
@@ -173,7 +174,7 @@ class MapRun(Controller):
             self._active += 1
             self._open_item(index)
         left = -1 if self._stopped else self._items.next_pending(self._cursor)
-        if self._active == 0 and left < 0 and self not in self.desk.due:
+        if self._active == 0 and left < 0 and not self._asked and self not in self.desk.due:
             self.desk.due.append(self)
 
     def _open_item(self, index: int) -> None:
@@ -187,6 +188,8 @@ class MapRun(Controller):
         wait = None if known.status == "pending" else self.desk.past.left_to_wait(known)
         if known.status == "interrupted" and not step.idempotent:
             self.desk.turns.asked.append(name(task.unit))
+            self._active -= 1
+            self._asked += 1
         elif wait is not None:
             self.desk.turns.wait(task, self.desk.clock.monotonic() + wait)
         else:
@@ -239,6 +242,11 @@ class MapRun(Controller):
         else:
             self.close_group(frame, self.handed_out(frame))
         self._left(index)
+
+    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - the owner's signature
+        self._active -= 1
+        self._asked += 1
+        self._fill()
 
     # The end
 

@@ -38,6 +38,9 @@ class Owner(Protocol):
     def frame_over(self, frame: Frame) -> None:
         """Nothing more will come of it in this life, and it was not cut off."""
 
+    def frame_blocked(self, frame: Frame) -> None:
+        """A person has to judge before anything more can come of it."""
+
 
 class Frame:
     """One instance of a body."""
@@ -165,8 +168,16 @@ class Frame:
 
     def leave(self, task: Task) -> None:  # noqa: ARG002 - whoever it was
         self.active -= 1
-        if self.active == 0 and self.owner is not None:
+        if self.owner is not None:
+            self.tell()
+
+    def tell(self) -> None:
+        """Let the owner know if nothing more will come of this frame, or not before a person has judged."""
+        assert self.owner is not None
+        if self.active == 0:
             self.owner.frame_over(self)
+        elif self.active == len(self._asked):
+            self.owner.frame_blocked(self)
 
     def last_hooks(self) -> list[Task]:
         """What comes at the end, once; the first of it is ready now."""
