@@ -9,7 +9,8 @@ import msgspec
 
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
 from rerail.core.graph import downstream, topological
-from rerail.core.model import Pipeline
+from rerail.core.inside import units_inside
+from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Wishes, plan
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import UnitState, fold
@@ -116,12 +117,32 @@ def _adopted(
                 rank=ranks[step_id],
             )
         )
+        events += _adopted_inside(parent, step, now) if step.is_controller else ()
         read, _ = references(step, pipeline.env)
         other = sorted(changed if EVERYTHING in read else changed & read)
         reason = f"params.{other[0]} is another one than in {parent.header.run_id}" if other else outdated.get(step_id)
         if reason:
             events.append(StepInvalidated(at=now, step=step_id, reason=reason))
     return events
+
+
+def _adopted_inside(parent: Recording, step: Step, now: datetime) -> list[Event]:
+    """What the items of a map made, and whatever else inside a step has to be proved."""
+    inside = units_inside(parent.state, {step.id}, None).get(step.id, [])
+    return [
+        StepAdopted(
+            at=now,
+            step=unit[0],
+            item=unit[1],
+            run=parent.header.run_id,
+            fingerprint="",
+            outputs=known.outputs,
+            artifacts=known.artifacts,
+            inputs=known.inputs,
+        )
+        for unit in inside
+        if (known := parent.state.units[unit]).status == "completed" and known.artifacts
+    ]
 
 
 def _shareable(unit: UnitState) -> bool:

@@ -259,7 +259,11 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
             "ledger": place.text(place.ledger).splitlines(),
             "outputs": {step["id"]: step["outputs"] for step in final.get("steps", []) if step.get("item") is None},
             "statuses": {step["id"]: step["status"] for step in final.get("steps", []) if step.get("item") is None},
-            "dead": [f"{step['id']}[{step['item']}]" for step in final.get("steps", []) if step["status"] == "failed"],
+            "dead": [
+                f"{step['id']}[{step['item']}]"
+                for step in final.get("steps", [])
+                if step["status"] == "failed" and step.get("item")
+            ],
             "status": final.get("status"),
             "files": files,
             "aside": [place.text(path) for path in everything(os.path.join(place.state, "runs", "r", "aside"))],

@@ -281,7 +281,7 @@ def test_retry_from_the_queue_completes_the_map_and_what_depends_on_it(project: 
     project.pipeline("""
 steps:
   - id: m
-    map: {over: [a, b, c], max_failures: 2}
+    map: {over: [a, b, c], parallel: 1, max_failures: 2}
     steps: [{run: 'echo "m ${{ item }}" >> "$LEDGER"; test ${{ item }} = a -o -e ok'}]
   - {id: after, run: 'echo "after ${{ steps.m.outputs.completed }}" >> "$LEDGER"'}
 """)
@@ -299,7 +299,7 @@ steps:
 GROWING = """
 steps:
   - id: m
-    map: {over: {lines: list.txt}}
+    map: {over: {lines: list.txt}, parallel: 1}
     steps: [{run: 'echo ${{ item }} >> "$LEDGER"; test ${{ item }} != bad'}]
 """
 
@@ -338,7 +338,7 @@ def test_an_edited_source_keeps_the_items_that_are_still_in_it(project: Project)
     text = """
 steps:
   - id: m
-    map: {over: [%s]}
+    map: {over: [%s], parallel: 1}
     steps: [{run: 'echo ${{ item }} >> "$LEDGER"; echo v=${{ item }} >> $RERAIL_OUTPUT'}]
   - {id: after, run: 'echo ${{ steps.m.outputs.results | map(attribute="key") | join("+") }} >> "$LEDGER"'}
 """
@@ -353,7 +353,7 @@ steps:
 MADE = """
 steps:
   - id: m
-    map: {over: [a, b, c]}
+    map: {over: [a, b, c], parallel: 1}
     steps:
       - run: echo "made ${{ item }}" >> "$LEDGER"; mkdir -p out; echo ${{ item }} > out/${{ item }}.txt
         artifacts: [{path: "out/${{ item }}.txt", keep: %s}]

@@ -19,40 +19,10 @@ from rerail.core.params import resolve
 from rerail.core.progress import is_better, watched
 from rerail.core.state import Unit
 from rerail.core.template import ExpressionError, Scope
-from rerail.engine.attempts import View
-from rerail.engine.frame import Body, Frame
-from rerail.engine.job import Job, Tools
-from rerail.engine.past import Past
-from rerail.engine.recorder import Recorder
-from rerail.engine.tasks import Task, Turns
+from rerail.engine.desk import Desk
+from rerail.engine.frame import Frame
+from rerail.engine.tasks import Task
 from rerail.ports import Outcome
-
-
-class Desk:
-    """What the controllers of one life share."""
-
-    def __init__(self, job: Job, tools: Tools, recorder: Recorder, turns: Turns) -> None:
-        self.job = job
-        self.tools = tools
-        self.recorder = recorder
-        self.turns = turns
-        self.state = recorder.state
-        self.clock = tools.clock
-        self.past = Past(job, recorder, turns, tools.clock)
-        self.view = View(job, recorder.state)
-        self.stopping = False  # nothing new may begin
-        self.ends: list[tuple[Task, Outcome]] = []  # controllers that came to their end
-        self.due: list[Controller] = []  # those that come to it once all that happened is durable
-        self.started: list[Task] = []  # controllers in whose own name an attempt was started
-        self._bodies: dict[int, Body] = {}
-
-    def body(self, task: Task) -> Body:
-        """The body of a controller, made once for all its instances."""
-        key = id(task.step)
-        if key not in self._bodies:
-            last = task.step.action.finally_ if isinstance(task.step.action, Inner) else ()
-            self._bodies[key] = Body(task.step.body, last, self.job.pipeline.env)
-        return self._bodies[key]
 
 
 class Controller:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from rerail.core import events as ev
 from rerail.core.retry import decide
 from rerail.engine.attempts import failure_of, symptoms_of
-from rerail.engine.controllers import Desk
+from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.tasks import Task
 from rerail.ports import Outcome

@@ -8,21 +8,23 @@ gathered from the journal.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from rerail.core import events as ev
 from rerail.core import listing as lists
-from rerail.core.items import COMPLETED, Items, allowed_failures, parent_of
+from rerail.core.items import Items, allowed_failures, parent_of
 from rerail.core.listing import Listing, ListingError
 from rerail.core.model import Map, Run
 from rerail.core.render import shell
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError
+from rerail.engine import results
 from rerail.engine.attempts import attempt_of
-from rerail.engine.controllers import Controller, Desk
+from rerail.engine.controllers import Controller
+from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.job import unit_name
 from rerail.engine.tasks import Task
@@ -63,10 +65,10 @@ class MapRun(Controller):
         known = self.state.unit(self.unit).items
         if known is not None and known.known == known.total:
             recorded = lists.recorded(self.desk.recorder.find(lists.TAGS, self.step.id), self.unit)
-            if recorded is not None:
+            if recorded is not None and recorded.digest == known.digest:
                 self._go_on(recorded, known)
                 return
-            self.desk.recorder.warn(f"{name(self.unit)}: its list was lost with damaged records; it begins anew")
+            self._begin_anew("its list was lost with damaged records")
         if self.action.over.kind == "command":
             self._run_command()
             return
@@ -76,6 +78,21 @@ class MapRun(Controller):
             self._take_list(lists.listing(raw, self.action, scope))
         except ListingError as error:
             self._refuse(str(error))
+
+    def _begin_anew(self, why: str) -> None:
+        """Nothing of what is known of the items can be told to be theirs."""
+        self.desk.recorder.warn(f"{name(self.unit)}: {why}; it begins anew")
+        attempt = self.state.unit(self.unit).attempts + 1
+        self.desk.past.invalidate(self.unit, why)
+        self.desk.recorder.stage(
+            ev.StepStarted(
+                at=self.desk.clock.now(),
+                step=self.unit[0],
+                item=self.unit[1],
+                attempt=attempt,
+                fingerprint=self.desk.definition(self.step) if self.item is None else "",
+            )
+        )
 
     def _refuse(self, why: str) -> None:
         self.end("failed", type="ItemsInvalid", message=self.desk.job.mask.text(why), retryable=False)
@@ -254,6 +271,9 @@ class MapRun(Controller):
         if self.desk.stopping:
             return
         items, action = self._items, self.action
+        if self.desk.recorder.lost is not None:  # `checkpoint.on_error: warn`
+            self.end("failed", type="ResultsLost", message="its results could not be recorded", retryable=False)
+            return
         if self._stopped:
             self.end("failed", type="ItemFailed", message=f"stopped after {self._stopped} failed", retryable=False)
             return
@@ -263,6 +283,9 @@ class MapRun(Controller):
             return
         try:
             outputs = self._results(items)
+        except results.ResultsMissing as error:
+            self.end("failed", type="ResultsMissing", message=f"{error}; run it anew with --from", retryable=False)
+            return
         except OSError as error:
             self.end("failed", type="ResultsUnwritable", message=f"the results could not be kept: {error.strerror}")
             return
@@ -289,26 +312,16 @@ class MapRun(Controller):
             "failed": items.failed,
             "skipped": items.skipped,
         }
-        lines = gathered(self.desk.recorder.find(("step-completed",), self.step.id), self._prefix, self._listing.keys)
-        found = [line for line, mark in zip(lines, items.marks, strict=True) if mark == COMPLETED]
-        path = self.desk.recorder.save_results(unit_name(self.unit), (line + b"\n" for line in found))
+        events = self.desk.recorder.find(results.TAGS, self.step.id)
+        lines = results.result_lines(events, self.unit, self._listing.keys, items)
+        path = self.desk.recorder.save_results(unit_name(self.unit), lines)
         if path:
             outputs["results_file"] = os.path.relpath(path, self.desk.job.work_dir)
-        if sum(len(line) + 1 for line in found) <= INLINE_BYTES or not path:
-            outputs["results"] = [msgspec.json.decode(line) for line in found]
+            outputs["results_sha256"] = results.digest_of(lines)
+        if sum(map(len, lines)) <= INLINE_BYTES or not path:
+            outputs["results"] = [msgspec.json.decode(line) for line in lines]
+        else:
+            self.desk.recorder.warn(
+                f"{name(self.unit)}: its results are large; they are in {outputs['results_file']} only"
+            )
         return outputs
-
-
-def gathered(events: Iterable[ev.Event], prefix: str, keys: list[str]) -> list[bytes]:
-    """The newest result of each item, as a line of JSON; one that a person marked as completed handed nothing out."""
-    positions = {prefix + key: index for index, key in enumerate(keys)}
-    found: list[bytes | None] = [None] * len(keys)
-    for event in events:
-        assert isinstance(event, ev.StepCompleted)
-        index = positions.get(event.item or "")
-        if index is not None:
-            found[index] = msgspec.json.encode({"key": keys[index], "outputs": event.outputs})
-    return [
-        msgspec.json.encode({"key": key, "outputs": {}}) if line is None else line
-        for key, line in zip(keys, found, strict=True)
-    ]

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core.fingerprint import fingerprint
 from rerail.core.hooks import Rest, last_hooks
-from rerail.core.model import Step
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError, evaluate
 from rerail.engine.attempts import (
@@ -26,7 +24,7 @@ from rerail.engine.attempts import (
     with_checks,
     without_commit,
 )
-from rerail.engine.controllers import Desk
+from rerail.engine.desk import Desk
 from rerail.engine.ending import Stop, ending_of, finish
 from rerail.engine.ends import Ends
 from rerail.engine.files import StepFiles
@@ -34,6 +32,7 @@ from rerail.engine.frame import Body, Frame
 from rerail.engine.inside import Inside
 from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
+from rerail.engine.results import put_back
 from rerail.engine.tasks import Task, Turns
 from rerail.errors import StateUnwritable
 from rerail.ports import Looked, Outcome
@@ -64,7 +63,6 @@ class Runner:
         self._counted = 0  # those of them that count against the width of the run
         self._unstartable: list[Outcome] = []
         self._files = StepFiles(tools.workshop, job.spared)
-        self._definitions: dict[int, str] = {}
         self._stop_reason = ""  # why nothing new may start
         self._stop_signal: signal.Signals | None = None
         self._final_status = ""  # what the run has come to, once only its last hooks are left
@@ -74,6 +72,7 @@ class Runner:
         """Run to the end of this life. What happened is recorded before this returns, if it can be."""
         self._recorder.stage(opening)
         self._past.settle(self._root)
+        put_back(self._recorder, self._state, self._job.work_dir)
         self._loop()
         end = ending_of(self._job, self._recorder, self._root, self._stop())
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
@@ -99,15 +98,15 @@ class Runner:
         while True:
             self._fill(starts)
             if self._flush(starts):
+                self._inside.conclude()  # before anything else happens that is not durable yet
                 self._launch(starts)
-                self._inside.conclude()
                 self._take_ends()
             starts.clear()
             idle = not self._running and not self._unstartable and not self._files.examining
             if self._is_stopping():
                 if idle:
                     return
-            elif self._recorder.has_news or self._turns.is_ready(self._has_room):
+            elif self._recorder.has_news or self._desk.due or self._turns.is_ready(self._has_room):
                 continue  # controllers have gone on: record that, and start what they released
             elif idle and self._turns.empty:
                 return
@@ -161,12 +160,6 @@ class Runner:
     def _has_room(self) -> bool:
         return self._counted + self._files.counted < self._job.options.parallel
 
-    def _definition(self, step: Step) -> str:
-        key = id(step)
-        if key not in self._definitions:
-            self._definitions[key] = fingerprint(step, self._job.pipeline.env)
-        return self._definitions[key]
-
     def _stage_start(self, task: Task, number: int) -> None:
         step, (path, item) = task.step, task.unit
         self._recorder.stage(
@@ -176,7 +169,7 @@ class Runner:
                 item=item,
                 attempt=number,
                 index=task.index,
-                fingerprint=self._definition(step) if item is None else "",
+                fingerprint=self._desk.definition(step) if item is None else "",
                 head=self._tools.head(place_of(self._job, step)) if step.commit_required else "",
                 inputs=self._files.inputs(task) if step.inputs else (),
             )
@@ -206,7 +199,7 @@ class Runner:
         if self._state.unit(task.unit).status != "pending":
             self._past.invalidate(task.unit, reason)
         self._files.forget(task)
-        definition = self._definition(step) if item is None else ""
+        definition = self._desk.definition(step) if item is None else ""
         self._recorder.stage(
             ev.StepSkipped(
                 at=self._clock.now(), step=path, item=item, reason=reason, index=task.index, fingerprint=definition

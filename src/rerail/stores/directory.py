@@ -173,8 +173,8 @@ class DirectoryStore:
         path, pattern = self._existing(run_id), journal.wanted(tags, step)
 
         def read() -> list[Event]:
-            chain = segments.load(path, run_id, None)
-            return [event for _, event in journal.decode_all([one for one in chain.lines if pattern.match(one[1])])]
+            lines = [*segments.given_up(path, run_id), *segments.load(path, run_id, None).lines]
+            return [event for _, event in journal.decode_all([one for one in lines if pattern.match(one[1])])]
 
         return iter(self._beside_an_owner(run_id, read))
 

@@ -145,6 +145,21 @@ def salvage(
     return lines, root
 
 
+def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
+    """Records of journals that a repair put aside which were proved when it did: the state it went on from has them."""
+    found: list[tuple[int, bytes]] = []
+    for entry in sorted(os.listdir(directory)):
+        match = re.fullmatch(r"evidence-(\d{4,9})", entry)
+        if match is None:
+            continue
+        opening = _read(directory, run_id, int(match[1])).opening
+        base = opening.base if opening is not None else None
+        if base is not None:
+            lines, _ = salvage(os.path.join(directory, entry), run_id)
+            found += [(seq, line) for seq, line in lines if seq <= base.seq]
+    return found
+
+
 def _continues(lines: list[tuple[int, bytes]], after: SegmentEnd, root: Opening | None, covered: Covered | None) -> bool:
     """Whether a segment goes on from a place that is proved."""
     if covered is not None and (after.seq, after.sum) == (covered.seq, covered.sum):

@@ -1,0 +1,57 @@
+"""What the controllers of one life share, and how they and the loop hand things to each other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rerail.core.fingerprint import fingerprint
+from rerail.core.model import Inner, Step
+from rerail.engine.attempts import View
+from rerail.engine.frame import Body
+from rerail.engine.job import Job, Tools
+from rerail.engine.past import Past
+from rerail.engine.recorder import Recorder
+from rerail.engine.tasks import Task, Turns
+from rerail.ports import Outcome
+
+
+class Waiting(Protocol):
+    """A controller that goes on, or comes to its end, once all that happened is durable."""
+
+    def conclude(self) -> None:
+        """It is."""
+
+
+class Desk:
+    """What the controllers of one life share."""
+
+    def __init__(self, job: Job, tools: Tools, recorder: Recorder, turns: Turns) -> None:
+        self.job = job
+        self.tools = tools
+        self.recorder = recorder
+        self.turns = turns
+        self.state = recorder.state
+        self.clock = tools.clock
+        self.past = Past(job, recorder, turns, tools.clock)
+        self.view = View(job, recorder.state)
+        self.stopping = False  # nothing new may begin
+        self.ends: list[tuple[Task, Outcome]] = []  # controllers that came to their end
+        self.due: list[Waiting] = []  # those that come to it once all that happened is durable
+        self.started: list[Task] = []  # controllers in whose own name an attempt was started
+        self._bodies: dict[int, Body] = {}
+        self._definitions: dict[int, str] = {}
+
+    def definition(self, step: Step) -> str:
+        """The fingerprint of a step, made once."""
+        key = id(step)
+        if key not in self._definitions:
+            self._definitions[key] = fingerprint(step, self.job.pipeline.env)
+        return self._definitions[key]
+
+    def body(self, task: Task) -> Body:
+        """The body of a controller, made once for all its instances."""
+        key = id(task.step)
+        if key not in self._bodies:
+            last = task.step.action.finally_ if isinstance(task.step.action, Inner) else ()
+            self._bodies[key] = Body(task.step.body, last, self.job.pipeline.env)
+        return self._bodies[key]

@@ -1,0 +1,78 @@
+"""The results of maps as files: a cache of what the journal says, put back where it is lost or damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from rerail.core import events as ev
+from rerail.core import listing as lists
+from rerail.core.items import COMPLETED, Items
+from rerail.core.state import RunState, Unit, name
+from rerail.engine.job import unit_name
+from rerail.engine.recorder import Recorder
+
+TAGS = ("step-completed", "step-marked")
+
+
+class ResultsMissing(Exception):
+    """Items count as completed, and the journal does not say what they handed out."""
+
+
+def result_lines(events: Iterable[ev.Event], unit: Unit, keys: list[str], items: Items) -> list[bytes]:
+    """The newest result of every item that completed, in the order of the list, as lines of JSON.
+
+    One that a person marked as completed handed nothing out.
+    """
+    prefix = "" if unit[1] is None else f"{unit[1]}::"
+    positions = {prefix + key: index for index, key in enumerate(keys)}
+    found: dict[int, bytes] = {}
+    for event in events:
+        assert isinstance(event, ev.StepCompleted | ev.StepMarked)
+        index = positions.get(event.item or "")
+        if index is not None and items.marks[index] == COMPLETED:
+            outputs = event.outputs if isinstance(event, ev.StepCompleted) else {}
+            found[index] = msgspec.json.encode({"key": keys[index], "outputs": outputs}) + b"\n"
+    missing = items.completed - len(found)
+    if missing:
+        raise ResultsMissing(f"the records of {missing} completed items are lost")
+    return [found[index] for index in range(len(keys)) if items.marks[index] == COMPLETED]
+
+
+def digest_of(lines: Iterable[bytes]) -> str:
+    """What the file of these results is proved by."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line)
+    return digest.hexdigest()
+
+
+def put_back(recorder: Recorder, state: RunState, work_dir: str) -> None:
+    """Before anything runs: results that completed maps promise and that are not there are made again."""
+    for unit, known in state.units.items():
+        wanted = known.outputs.get("results_sha256")
+        if known.items is None or known.status != "completed" or not isinstance(wanted, str):
+            continue
+        if _sha256(os.path.join(work_dir, str(known.outputs.get("results_file")))) == wanted:
+            continue
+        listing = lists.recorded(recorder.find(lists.TAGS, unit[0]), unit)
+        try:
+            lines = result_lines(recorder.find(TAGS, unit[0]), unit, listing.keys, known.items) if listing else []
+        except ResultsMissing:
+            lines = []
+        if digest_of(lines) == wanted:
+            recorder.save_results(unit_name(unit), lines)
+            recorder.warn(f"{name(unit)}: its results were lost or damaged; they are put back from the journal")
+        else:
+            recorder.warn(f"{name(unit)}: its results are lost or damaged, and the journal does not have them either")
+
+
+def _sha256(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
