@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,18 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 STEPS = {
     "context-foundry": (["scout", "planner", "builder", "reviewer"], ".buildloop/review-report.md", []),
     "implement-spec": (["branch", "implement", "test"], "merged.log", ["-p", "spec=123"]),
+    "sequential": (["branch", "implement", "test", "review", "merge"], "merged.log", ["-p", "feature=login"]),
+    "mapreduce": (["setup", "fix/change[debt-17]", "fix/check[debt-05]", "reduce"], "summary.txt", []),
+    "iterative": (["draft", "polish/edit[1]", "polish/review[2]", "polish/edit[3]", "publish"], "published.md", []),
     "lessons": (["seed", "sow", "lessons", "publish"], "course/course_c84775.md", ["-p", "subject=physics"]),
+}
+
+
+SCORES = sorted(((number * 7 % 20, number) for number in range(1, 25) if number * 7 % 20 >= 5), key=lambda one: one[1])
+WHOLE = {  # what they come to, however often they were killed
+    "iterative": "".join(f"round {n}, after a score of {(n - 1) * 30}\n" for n in (1, 2, 3)) + "content after 3 rounds\n",
+    "mapreduce": "".join(f"fixed debt-{number:02d}, which scored {score}\n" for score, number in SCORES)
+    + f"{len(SCORES)} of {len(SCORES)} fixed, gain {sum(score for score, _ in SCORES)}\n",
 }
 
 
@@ -31,6 +43,10 @@ def example(project: Project, request: pytest.FixtureRequest) -> Project:
     return project
 
 
+def unit_of(event: dict[str, Any]) -> str:
+    return event["step"] if event.get("item") is None else f"{event['step']}[{event['item']}]"
+
+
 def kill_when_started(project: Project, step: str, arguments: list[str]) -> set[str]:
     """Start a run and kill it once that step has started; the steps the world was told are done."""
     process = project.spawn("run", "pipeline.yaml", "--id", "r", "--json", *arguments)
@@ -39,8 +55,8 @@ def kill_when_started(project: Project, step: str, arguments: list[str]) -> set[
     for line in process.stdout:
         event = json.loads(line)
         if event["event"] == "step-completed":
-            acknowledged.add(event["step"])
-        if event["event"] == "step-started" and event["step"] == step:
+            acknowledged.add(unit_of(event))
+        if event["event"] == "step-started" and unit_of(event) == step:
             process.send_signal(signal.SIGKILL)
             break
     process.communicate()
@@ -57,10 +73,12 @@ def test_an_example_that_is_killed_goes_on(example: Project, name: str, step: st
     acknowledged = kill_when_started(example, step, arguments)
     resumed = example.rerail("resume", "r", "--json", check=0)
     started = {
-        event["step"] for line in resumed.stdout.splitlines() if (event := json.loads(line))["event"] == "step-started"
+        unit_of(event) for line in resumed.stdout.splitlines() if (event := json.loads(line))["event"] == "step-started"
     }
 
     assert not acknowledged & started
+    if name in WHOLE:
+        assert (example.root / result).read_text() == WHOLE[name]
     assert (example.root / result).stat().st_size > 0
     assert example.json("show", "r")["status"] == "completed"
 
