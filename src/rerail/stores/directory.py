@@ -33,7 +33,7 @@ from rerail.errors import (
     StateUnwritable,
 )
 from rerail.ports import Ownership, Recording
-from rerail.stores import journal, segments, snapshots
+from rerail.stores import finding, journal, segments, snapshots
 from rerail.stores.segments import Chain, Covered
 
 if TYPE_CHECKING:
@@ -170,13 +170,9 @@ class DirectoryStore:
         return self._beside_an_owner(run_id, lambda: list(_decoded(segments.load(path, run_id, None), run_id)))
 
     def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
-        path, pattern = self._existing(run_id), journal.wanted(tags, step)
-
-        def read() -> list[Event]:
-            lines = [*segments.given_up(path, run_id), *segments.load(path, run_id, None).lines]
-            return [event for _, event in journal.decode_all([one for one in lines if pattern.match(one[1])])]
-
-        return iter(self._beside_an_owner(run_id, read))
+        path = self._existing(run_id)
+        found = self._beside_an_owner(run_id, lambda: self._load(run_id))  # proves the bytes that are searched
+        return finding.find(path, run_id, found.chain.lengths, tags, step)
 
     def _beside_an_owner(self, run_id: str, read: Callable[[], _T]) -> _T:
         """Read while somebody may be writing: what looks wrong may be half-written, and is looked at again."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import mmap
 import os
 import time
 from collections import deque
@@ -23,7 +22,7 @@ from rerail.core.events import FORMAT, Event
 from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import Recording
-from rerail.stores import journal, segments, snapshots
+from rerail.stores import finding, journal, segments, snapshots
 from rerail.stores.segments import Chain, Covered, Opening, SegmentEnd
 from rerail.version import VERSION
 
@@ -46,7 +45,6 @@ class DirectoryRun:
         self._acked_length = self._acked_seq = 0  # likewise, of the segment we write
         self._digests = dict(chain.digests)
         self._lengths = dict(chain.lengths)
-        self._repaired = any(entry.startswith("evidence-") for entry in os.listdir(path))
         self._pending: list[Event] = []  # appended, not synced
         self._file: durable.AppendFile | None = None
         self._segment = 0
@@ -247,18 +245,8 @@ class DirectoryRun:
             ) from error
 
     def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
-        pattern = journal.wanted(tags, step)
-        if self._repaired:
-            for _, line in segments.given_up(self.path, self._run_id):
-                if pattern.match(line):
-                    yield journal.decode(line)
         lengths = self._lengths | ({self._segment: self._acked_length} if self._segment else {})
-        for number, length in lengths.items():
-            with open(os.path.join(self.path, segments.file_name(number)), "rb") as file:
-                view = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
-            with view:
-                for match in pattern.finditer(view):
-                    yield journal.decode(match[0])
+        return finding.find(self.path, self._run_id, lengths, tags, step)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         directory = os.path.join(self.path, "results")
