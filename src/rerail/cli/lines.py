@@ -64,7 +64,8 @@ class LineReporter:
         line = sentence(event) if self._verbose or not _is_detail(event) else ""
         if self._is_of_an_item(event):
             assert isinstance(event, ev.UnitEvent)
-            for_good = isinstance(event, ev.StepFailed) and event.retry_at is None
+            # Of an item of several steps only that it failed, which says why; not each of them.
+            for_good = isinstance(event, ev.StepFailed) and event.retry_at is None and event.step in self._maps
             line = line if for_good else self._progress(event, state) if _closes(event) else ""
         if line and not self._quiet:
             say_raw(f"{clock(event.at)}  {self._look.paint(printable(line), _style(event))}")
