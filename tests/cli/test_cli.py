@@ -143,7 +143,13 @@ def test_scripts_find_every_promised_name(project: Project) -> None:
     assert shown["labels"] == {"team": "docs"}
     assert shown["owner"]["alive"] is False
     listed = project.json("list")
-    assert set(listed[0]) <= set(SHOW_NAMES) | {"steps_completed", "steps_total", "items_done", "items_total"}
+    assert set(listed[0]) <= set(SHOW_NAMES) | {
+        "steps_completed",
+        "steps_total",
+        "items_done",
+        "items_total",
+        "dead_letters",
+    }
     assert (listed[0]["steps_completed"], listed[0]["steps_total"]) == (1, 2)
 
 

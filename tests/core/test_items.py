@@ -1,0 +1,231 @@
+"""Laws of items: names that never collide, marks that survive a snapshot, lists that keep what is the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerail.core import events as ev
+from rerail.core import jsonpath
+from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
+from rerail.core.deadletters import dead_letters
+from rerail.core.items import depth_of, joined, key_of, parent_of, ranges, set_ranges
+from rerail.core.listing import Listing, compared, made, recorded, records
+from rerail.core.model import Pipeline
+from rerail.core.progress import is_better, watched
+from rerail.core.state import RunState, apply
+from rerail.errors import IllegalEvent
+from rerail.testing import header, started
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+KEYS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4)
+
+
+@given(KEYS)
+def test_a_path_of_keys_can_be_taken_apart_again(keys: list[str]) -> None:
+    path: str | None = None
+    for depth, key in enumerate(keys, 1):
+        parent, path = path, joined(path, key)
+        assert parent_of(path) == parent
+        assert depth_of(path) == depth
+        assert key_of(path) == joined(None, key)
+
+
+@given(KEYS, KEYS)
+def test_two_paths_are_the_same_only_if_their_keys_are(first: list[str], second: list[str]) -> None:
+    def path(keys: list[str]) -> str | None:
+        result: str | None = None
+        for key in keys:
+            result = joined(result, key)
+        return result
+
+    if [joined(None, key) for key in first] != [joined(None, key) for key in second]:
+        assert path(first) != path(second)
+
+
+@given(st.binary(max_size=60).map(lambda data: bytearray(byte % 4 for byte in data)))
+def test_marks_are_told_and_read_back(marks: bytearray) -> None:
+    again = bytearray(len(marks))
+    for mark in (1, 2, 3):
+        set_ranges(again, ranges(marks, mark), mark)
+    assert again == marks
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 3), max_size=6),
+    st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 3), max_size=6),
+    st.data(),
+)
+def test_a_new_list_keeps_exactly_what_is_the_same(old: dict[str, int], new: dict[str, int], data: st.DataObject) -> None:
+    marks = bytearray(data.draw(st.lists(st.integers(0, 3), min_size=len(old), max_size=len(old))))
+    before, after = made(list(old), list(old.values())), made(list(new), list(new.values()))
+    kept = compared(before, marks, after)
+
+    for index, key in enumerate(new):
+        same = key in old and old[key] == new[key]
+        assert kept.marks[index] == (marks[list(old).index(key)] if same else 0)
+    assert set(kept.gone) == old.keys() - new.keys()
+    assert kept.new == len(new.keys() - old.keys())
+    told = recorded(list(records(("m", None), after, AT, kept)), ("m", None))
+    assert told is not None
+    assert [(key, told.value(at)) for at, key in enumerate(told.keys)] == list(new.items())
+    assert told.digest == after.digest
+
+
+def test_a_long_list_takes_several_records_and_half_of_it_is_none() -> None:
+    listing = made([f"item-{number}" for number in range(2500)], None)
+    events = list(records(("m", None), listing, AT))
+
+    assert len(events) == 3
+    assert recorded(events, ("m", None)) == listing
+    assert recorded(events[:2], ("m", None)) is None
+
+
+class Machine:
+    """A run with one map, and what a person with a pencil would know of it."""
+
+    def __init__(self, count: int) -> None:
+        self.state = RunState()
+        self.model: dict[int, str] = dict.fromkeys(range(count), "pending")
+        self.attempts = dict.fromkeys(range(count), 0)
+        self.cost = 0.0
+        self.do(started())
+        self.do(ev.StepStarted(at=AT, step="m", attempt=1))
+        listing = Listing(keys=[f"k{index}" for index in range(count)], values=None, digest="d")
+        for event in records(("m", None), listing, AT):
+            self.do(event)
+
+    def do(self, event: ev.Event) -> None:
+        apply(self.state, self.state.seq + 1, event)
+
+    def begin(self, index: int) -> None:
+        self.attempts[index] += 1
+        self.model[index] = "running"
+        self.do(ev.StepStarted(at=AT, step="m", item=f"k{index}", attempt=self.attempts[index], index=index))
+
+    def end(self, index: int, how: str) -> None:
+        unit: dict[str, Any] = {"at": AT, "step": "m", "item": f"k{index}", "attempt": self.attempts[index]}
+        failure = ev.Failure(type="X", message="x", step="m", item=f"k{index}", at=AT)
+        self.cost += 0.25
+        match how:
+            case "completed":
+                self.do(ev.StepCompleted(**unit, duration=1.0, metrics={"cost_usd": 0.25}, outputs={"n": index}))
+            case "failed" | "retry" | "skipped":
+                again: dict[str, Any] = {"retry_at": AT, "retry_in": 0.0} if how == "retry" else {}
+                self.do(
+                    ev.StepFailed(
+                        **unit, duration=1.0, error=failure, allowed=how == "skipped", metrics={"cost_usd": 0.25}, **again
+                    )
+                )
+            case _:
+                self.do(ev.StepInterrupted(**unit, reason="x", metrics={"cost_usd": 0.25}))
+        self.model[index] = how
+
+    def check(self) -> None:
+        items = self.state.units["m", None].items
+        assert items is not None
+        closed = {"completed": 1, "failed": 2, "skipped": 3}
+        assert list(items.marks) == [closed.get(status, 0) for status in self.model.values()]
+        assert sum(unit.metrics.get("cost_usd", 0) for unit in self.state.units.values()) == pytest.approx(self.cost)
+        remembered = {unit[1] for unit in self.state.units if unit[1] is not None}
+        assert remembered == {
+            f"k{index}" for index, status in self.model.items() if status not in ("pending", "completed", "skipped")
+        }
+        assert {unit[1] for unit in dead_letters(self.state)} == {
+            f"k{index}" for index, status in self.model.items() if status == "failed"
+        }
+        checkpoint = checkpoint_of(header(), Pipeline(name="p", steps=()), self.state)
+        saved = msgspec.json.decode(msgspec.json.encode(checkpoint), type=Checkpoint)
+        assert state_of(saved) == self.state
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["completed", "failed", "retry", "skipped", "cut off"]))))
+def test_the_state_knows_what_became_of_every_item(moves: list[tuple[int, str]]) -> None:
+    machine = Machine(5)
+    for index, how in moves:
+        if machine.model[index] in ("completed", "skipped"):
+            with pytest.raises(IllegalEvent):
+                machine.begin(index)
+            machine.model[index] = {1: "completed", 3: "skipped"}[machine.state.units["m", None].items.marks[index]]  # type: ignore[union-attr]
+            machine.attempts[index] -= 1
+            continue
+        machine.begin(index)
+        machine.end(index, how)
+        machine.check()
+
+
+def test_an_item_that_was_never_listed_cannot_start() -> None:
+    machine = Machine(2)
+    for index in (2, -1):
+        with pytest.raises(IllegalEvent, match="never listed"):
+            machine.do(ev.StepStarted(at=AT, step="m", item="other", attempt=1, index=index))
+    with pytest.raises(IllegalEvent, match="never listed"):
+        machine.do(ev.StepStarted(at=AT, step="no-map", item="k", attempt=1, index=0))
+    assert ("m", "other") not in machine.state.units
+
+
+def test_giving_a_map_up_forgets_its_items_and_keeps_the_money() -> None:
+    machine = Machine(3)
+    for index, how in ((0, "completed"), (1, "failed")):
+        machine.begin(index)
+        machine.end(index, how)
+    machine.do(ev.StepInterrupted(at=AT, step="m", attempt=1, reason="x"))
+    machine.do(ev.StepInvalidated(at=AT, step="m", reason="its definition changed"))
+
+    assert list(machine.state.units) == [("m", None)]
+    unit = machine.state.units["m", None]
+    assert (unit.items, unit.rounds, unit.metrics) == (None, 1, {"cost_usd": 0.5})
+
+
+DOCUMENT = {"a": [{"b": 1, "c": {"b": 2}}, {"b": 3}], "x y": {"z": [10, 20, 30]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("$", [DOCUMENT]),
+        ("$.a[*].b", [1, 3]),
+        ("$.a[0].c.b", [2]),
+        ("$['a'][-1]['b']", [3]),
+        ('$["x y"].z[1:]', [20, 30]),
+        ("$..b", [1, 2, 3]),
+        ("$.a.*.b", [1, 3]),
+        ("$.nothing[*]", []),
+        ("$.a[7]", []),
+        ("$['x y'].z[::2]", [10, 30]),
+    ],
+)
+def test_paths_into_documents(path: str, wanted: list[Any]) -> None:
+    assert jsonpath.find(DOCUMENT, path) == wanted
+
+
+@pytest.mark.parametrize("path", ["a.b", "$.", "$.a[", "$a", "$.a[?(@.b>1)]", "$.a b", "$[a]", ""])
+def test_what_is_no_path_is_named(path: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        jsonpath.parse(path)
+
+
+@pytest.mark.parametrize(
+    ("until", "value", "best", "better"),
+    [
+        ("steps.a.outputs.x >= 90", 50, 40, True),
+        ("steps.a.outputs.x >= 90", 40, 50, False),
+        ("steps.a.outputs.x < 3", 4, 5, True),
+        ("90 <= steps.a.outputs.x", 50, 40, True),
+        ("steps.a.outputs.done", True, False, True),
+        ("steps.a.outputs.x == 'ok'", "no", "no", False),
+    ],
+)
+def test_nearer_to_the_goal(until: str, value: object, best: object, better: bool) -> None:
+    assert is_better(value, best, until) is better
+
+
+def test_what_a_goal_watches() -> None:
+    assert watched("steps.review.outputs.score >= 90") == "steps.review.outputs.score"
+    assert watched("90 < steps.review.outputs.score") == "steps.review.outputs.score"
+    assert watched("steps.a.outputs.x > 1 and steps.b.outputs.y > 2") == ""
