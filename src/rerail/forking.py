@@ -115,6 +115,7 @@ def _adopted(
                 skipped=(unit.reason or "skipped") if unit.status == "skipped" else "",
                 failed=unit.error if unit.status == "failed" else None,
                 rank=ranks[step_id],
+                controls=step.is_controller,
             )
         )
         events += _adopted_inside(parent, step, now) if step.is_controller else ()

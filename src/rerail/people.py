@@ -9,12 +9,12 @@ from typing import Any
 
 from rerail.core import listing as lists
 from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepInterrupted, StepMarked
-from rerail.core.model import CheckpointPolicy, Map
+from rerail.core.model import CheckpointPolicy
 from rerail.core.state import RunState, Unit, fold
 from rerail.errors import UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
-from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on, scope_of
+from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
 
 
 def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_dir: str = "") -> None:
@@ -46,17 +46,14 @@ def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, bas
     """Change an item of the dead letter queue; raises UsageError if it could not be one of the map's."""
     recording = store.read(run_id)
     ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
-    step = next((one for one in ready.pipeline.steps if one.id == unit[0]), None)
     mask = mask_of(ready.pipeline, recording.state.options)
     hint = f"rerail dlq show {run_id} {unit[1]}"
     if mask.value(value) != value:
         raise UsageError("the new value holds a secret; items are recorded, and secrets never are", hint=hint)
-    if step is not None and isinstance(step.action, Map):
-        try:
-            plain = Map(over=step.action.over, steps=())
-            lists.listing([value], plain, scope_of(recording, store.directory(run_id)))
-        except lists.ListingError as error:
-            raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
+    try:
+        lists.refuse_unfit(unit[1] or "", value)
+    except lists.ListingError as error:
+        raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
     step_id, item = unit
     _change(store, run_id, lambda now: [ItemEdited(at=now, step=step_id, item=item, value=value, by=by)])
 

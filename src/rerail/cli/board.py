@@ -15,6 +15,7 @@ from rerail.core.items import Items
 from rerail.core.model import Pipeline, Step
 from rerail.core.state import RunState, Unit, UnitState
 from rerail.core.values import Progress
+from rerail.text import one_line
 
 Span = tuple[str, str]  # text, style
 Line = list[Span]
@@ -145,7 +146,7 @@ class Board:
             if not inside or known.status != "running" or unit not in frame.glimpses:
                 continue
             doing = unit[0][len(step.id) + 1 :]
-            text = f"{unit[1] or ''}  {doing}".strip()
+            text = one_line(f"{unit[1] or ''}  {doing}".strip(), 200)
             seen = frame.glimpses[unit]
             line: Line = [("     ", ""), (fitted(text, max(self._name_width, WIDEST_NAME), self._look), "")]
             line.append((f"  {self._elapsed(known, frame)}", "dim"))

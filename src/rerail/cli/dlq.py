@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -20,8 +21,9 @@ from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import out_look
 from rerail.core import listing as lists
 from rerail.core.deadletters import Letter, chosen, history
+from rerail.core.events import Failure
 from rerail.core.items import key_of, parent_of
-from rerail.core.state import RunState, Unit, name
+from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.errors import UsageError
 from rerail.stores.directory import DirectoryStore
 from rerail.text import one_line, without_escapes
@@ -87,7 +89,6 @@ def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: s
     for unit in units:
         known = state.units[unit]
         assert unit[1] is not None
-        assert known.error is not None
         controller = (unit[0], parent_of(unit[1]))
         if controller not in listings:
             listings[controller] = lists.recorded(store.find(run_id, lists.TAGS, unit[0]), controller)
@@ -99,12 +100,18 @@ def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: s
                 key=key_of(unit[1]),
                 attempts=known.attempts,
                 failed_at=known.finished_at,
-                error=known.error,
+                error=known.error or _said(unit, known),
                 value=listing.value(known.index) if listing is not None and known.index is not None else None,
                 errors=tuple(errors.get(unit, ())),
             )
         )
     return letters
+
+
+def _said(unit: Unit, known: UnitState) -> Failure:
+    """The failure of an item that failed by a person's word."""
+    assert known.finished_at is not None
+    return Failure(type="Marked", message=known.reason, step=unit[0], item=unit[1], at=known.finished_at)
 
 
 def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[Unit]:
@@ -139,8 +146,9 @@ def show(run_name: str, items: tuple[str, ...], as_json: bool, store_url: str | 
             lines.append(f"error {number}   {at}  {where}{failure.message}")
             shown = without_escapes(failure.traceback or failure.stderr_tail).splitlines()[-12:]
             lines += [f"  | {line}" for line in shown]
-        lines.append(f"logs      rerail logs {run_id} {one.step} {one.item}")
-        lines.append(f"next      rerail dlq retry {run_id} {one.item}")
+        item = shlex.quote(one.item) if not one.item.startswith("-") else f"-- {shlex.quote(one.item)}"
+        lines.append(f"logs      rerail logs {run_id} {one.step} {item}")
+        lines.append(f"next      rerail dlq retry {run_id} {item}")
         sys.stdout.write("\n".join(printable(line) for line in lines) + "\n\n")
     return 0
 

@@ -39,7 +39,7 @@ def copied(state: RunState) -> RunState:
     for known in units.values():
         if known.items is not None:
             known.items = known.items.copy()
-    inner = {item: list(steps) for item, steps in state.inner.items()}
+    inner = {item: set(steps) for item, steps in state.inner.items()}
     return msgspec.structs.replace(state, units=units, inner=inner)
 
 

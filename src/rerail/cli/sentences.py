@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rerail.cli.durations import seconds
+from rerail.cli.durations import counted, seconds
 from rerail.core import events as ev
 from rerail.core.state import name
+from rerail.text import one_line
 
 
 def sentence(event: ev.Event) -> str:
@@ -28,7 +29,7 @@ def sentence(event: ev.Event) -> str:
 
 
 def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901 - one case per event
-    unit = name(event.unit)
+    unit = one_line(name(event.unit), 200)
     match event:
         case ev.StepStarted(attempt=attempt):
             return f"started      {unit}" + (f" (attempt {attempt})" if attempt > 1 else "")
@@ -61,10 +62,12 @@ def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901 - one case per eve
 
 def _listed(event: ev.ItemsListed, unit: str) -> str:
     if event.carries:
-        return f"began        {unit}: at most {event.total} iterations"
+        return f"began        {unit}: at most {counted(event.total, 'iteration')}"
+    if not event.total and not event.digest:
+        return f"began        {unit}"
     gone = f"; no longer in the list: {', '.join(event.gone[:5])}" if event.gone else ""
     part = f" ({event.first + 1} to {event.first + len(event.keys)})" if len(event.keys) < event.total else ""
-    return f"listed       {unit}: {event.total} items{part}{gone}"
+    return f"listed       {unit}: {counted(event.total, 'item')}{part}{gone}"
 
 
 def _aside(aside: dict[str, str]) -> str:

@@ -39,6 +39,8 @@ def show_items(store: DirectoryStore, run_id: str, step: str, page: int, status:
     if as_json:
         sys.stdout.write(msgspec.json.encode(wanted).decode() + "\n")
         return 0
+    pages = max((len(wanted) + PAGE - 1) // PAGE, 1)
+    page = min(page, pages)
     shown = wanted[(page - 1) * PAGE : page * PAGE]
     look = out_look()
     cells: list[list[Cell]] = [[(head, "dim") for head in ("ITEM", "STATUS", "ATTEMPTS", "TOOK", "")]]
@@ -53,7 +55,6 @@ def show_items(store: DirectoryStore, run_id: str, step: str, page: int, status:
             ]
         )
     sys.stdout.write("".join(line + "\n" for line in table(cells, look)))
-    pages = max((len(wanted) + PAGE - 1) // PAGE, 1)
     say(
         f"  page {page} of {pages}, {len(wanted)} of {len(rows)} items" + (f": --page {page + 1}" if page < pages else "")
     )

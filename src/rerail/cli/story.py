@@ -149,7 +149,9 @@ def say_dead_letters(run_id: str, state: RunState) -> None:
     """That items failed for good is said wherever a run is said to have come to an end."""
     dead = list(dead_letters(state))
     if dead:
-        named = ", ".join(name(unit) for unit in dead[:3]) + (f" and {len(dead) - 3} more" if len(dead) > 3 else "")
+        named = ", ".join(one_line(name(unit), 100) for unit in dead[:3]) + (
+            f" and {len(dead) - 3} more" if len(dead) > 3 else ""
+        )
         say(f"rerail: {len(dead)} in the dead letter queue: {named}\n  see: rerail dlq list {run_id}")
 
 

@@ -10,6 +10,7 @@ import msgspec
 from rerail.core import closing
 from rerail.core import events as ev
 from rerail.core.events import Failure, Metrics
+from rerail.core.items import Items
 from rerail.core.units import RunState, UnitState
 
 MOST_TAIL: Final = 300  # characters of stderr that the state keeps of a failed item
@@ -126,6 +127,8 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.reason = f"marked {event.status} by {event.by}"
     unit.error = None
     unit.finished_at = event.at
+    if event.item is not None:
+        closing.reopen_around(state, (event.step, event.item), unit.reason)
     if event.status == "completed":
         # A person vouches for it as it is now: whatever it was started with, and whatever changed before. What it
         # produced is unknown, so it counts as different from anything before.
@@ -143,8 +146,9 @@ def _listed(state: RunState, unit: UnitState, _seq: int, event: ev.ItemsListed) 
     closing.listed(state, (event.step, event.item), unit, event)
 
 
-def _dropped(_state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped) -> None:
+def _dropped(state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped) -> None:
     unit.reason = f"dropped from the dead letter queue by {event.by}"
+    closing.reopen_around(state, (event.step, event.item), unit.reason)
     unit.finished_at = event.at
 
 
@@ -152,6 +156,8 @@ def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -
     closing.forget_inside(state, (event.step, event.item), unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
+    unit.rounds += 1  # another item: what it does is new work
+    closing.reopen_around(state, (event.step, event.item), unit.reason)
 
 
 def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsRestored) -> None:
@@ -166,6 +172,8 @@ def _adopted(state: RunState, unit: UnitState, seq: int, event: ev.StepAdopted) 
     unit.inputs = event.inputs
     unit.finished_at = event.at
     unit.reason = event.skipped
+    if event.controls:
+        unit.items = Items(marks=bytearray())  # of its items nothing is known here
     if event.failed is not None:
         unit.error = event.failed
         unit.allowed = True

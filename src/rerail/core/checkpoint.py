@@ -218,11 +218,11 @@ def state_of(checkpoint: Checkpoint) -> RunState:
     )
 
 
-def _inner(units: dict[Unit, UnitState]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _inner(units: dict[Unit, UnitState]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
     for step, item in units:
         if item is not None:
-            found.setdefault(item, []).append(step)
+            found.setdefault(item, set()).add(step)
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rerail.core import events as ev
-from rerail.core.items import COMPLETED, FAILED, PENDING, SKIPPED, STATUS, Items, joined, parent_of, set_ranges
+from rerail.core.items import COMPLETED, FAILED, PENDING, SKIPPED, STATUS, Items, around, joined, parent_of, set_ranges
 from rerail.core.units import RunState, Unit, UnitState
 from rerail.errors import IllegalEvent
 
@@ -51,49 +51,54 @@ def _close(state: RunState, key: Unit, index: int, controller: UnitState) -> Non
     step, item = key
     assert item is not None
     assert controller.items is not None
-    if not controller.items.carries:
-        if len(state.inner[item]) == 1 and not _is_needed(state.units[key]):  # most items are one step and no more
-            del state.inner[item]
-            _add(controller, state.units.pop(key))
-            return
-        kept = [name for name in state.inner.pop(item) if name != step and not _drop(state, (name, item), controller)]
-        if not kept and not _drop(state, key, controller):
-            kept = [step]
-        elif kept:
-            kept.append(step)  # it knows the position
-        if kept:
-            state.inner[item] = kept
-            controller.items.kept += 1
-        return
-    _drop(state, key, controller)
-    state.inner[item].remove(step)
-    _drop_iteration(state, joined(parent_of(item), str(index)), controller)
+    mine = _names(state, item, step)
+    if controller.items.carries:
+        _drop(state, key, controller)
+        _drop_all(state, joined(parent_of(item), str(index)), step, controller)
+    elif any(_is_needed(state.units[name, item]) for name in mine):
+        controller.items.kept += 1  # what stands on each other is kept or forgotten together
+    else:
+        _drop_all(state, item, step, controller)
+
+
+def _names(state: RunState, item: str, step: str) -> list[str]:
+    """The steps of an instance that belong to a controller: others may have an item of the same name."""
+    names = state.inner.get(item, ())
+    if len(names) == 1 and step in names:  # most items are one step and no more
+        return [step]
+    below = step + "/"
+    return sorted(name for name in names if name == step or name.startswith(below))
+
+
+def _drop_all(state: RunState, item: str, step: str, controller: UnitState) -> None:
+    for name in _names(state, item, step):
+        _drop(state, (name, item), controller)
 
 
 def end_loop(state: RunState, key: Unit, unit: UnitState) -> None:
     """A loop has completed: nobody asks any more what its last iteration handed out."""
     assert unit.items is not None
-    _drop_iteration(state, joined(key[1], str(unit.items.marks.rfind(COMPLETED) + 1)), unit)
-
-
-def _drop_iteration(state: RunState, item: str, controller: UnitState) -> None:
-    kept = [name for name in state.inner.pop(item, ()) if not _drop(state, (name, item), controller)]
-    if kept:
-        state.inner[item] = kept
+    _drop_all(state, joined(key[1], str(unit.items.marks.rfind(COMPLETED) + 1)), key[0], unit)
 
 
 def _is_needed(unit: UnitState) -> bool:
     return bool(unit.artifacts or unit.inputs or (unit.items is not None and (unit.items.kept or unit.items.failed)))
 
 
-def _drop(state: RunState, key: Unit, controller: UnitState) -> bool:
-    """Forget a unit unless a resume has to prove something of it; whether it was forgotten."""
-    unit = state.units[key]
-    if _is_needed(unit):
-        return False
-    del state.units[key]
-    _add(controller, unit)
-    return True
+def _drop(state: RunState, key: Unit, controller: UnitState) -> None:
+    """Forget a unit, unless a resume has to prove something of it."""
+    if not _is_needed(state.units[key]):
+        _remove(state, key, controller)
+
+
+def _remove(state: RunState, key: Unit, controller: UnitState) -> None:
+    _add(controller, state.units.pop(key))
+    name, item = key
+    if item is not None:
+        names = state.inner[item]
+        names.discard(name)
+        if not names:
+            del state.inner[item]
 
 
 def _add(controller: UnitState, unit: UnitState) -> None:
@@ -102,6 +107,17 @@ def _add(controller: UnitState, unit: UnitState) -> None:
         for name, value in unit.metrics.items():
             total[name] = total.get(name, 0) + value
         controller.metrics = total
+
+
+def reopen_around(state: RunState, key: Unit, reason: str) -> None:
+    """What was complete around a unit is no longer: it goes on when the run does."""
+    for outer in around(key):
+        unit = state.units.get(outer)
+        if unit is not None and outer != key and unit.status == "completed":
+            unit.status = "pending"
+            unit.reason = reason
+            if unit.index is not None:
+                account(state, outer, unit)
 
 
 def forget_inside(state: RunState, key: Unit, unit: UnitState) -> None:
@@ -123,11 +139,7 @@ def _forget(state: RunState, key: Unit, controller: UnitState, wanted: Callable[
         inside = name.startswith(below) and (instance == item or (instance or "").startswith(prefix))
         own = name == step and instance is not None and instance != item and instance.startswith(prefix)
         if (inside or own) and wanted(instance):
-            _add(controller, state.units.pop((name, instance)))
-            if instance is not None and instance in state.inner:
-                left = [other for other in state.inner.pop(instance) if other != name]
-                if left:
-                    state.inner[instance] = left
+            _remove(state, (name, instance), controller)
 
 
 def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -> None:
@@ -150,4 +162,5 @@ def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -
         known = state.units.get((event.step, joined(event.item, item)))
         if known is not None:
             known.index = position
-    unit.items = Items(marks=marks, known=len(event.keys), digest=event.digest, carries=event.carries)
+    kept = unit.items.kept if unit.items is not None else 0
+    unit.items = Items(marks=marks, known=len(event.keys), digest=event.digest, carries=event.carries, kept=kept)

@@ -45,7 +45,10 @@ def chosen(state: RunState, wanted: Iterable[str] = (), step: str = "", error: s
     names = list(wanted)
     if not names:
         return dead, []
-    found = {name: [unit for unit in dead if _is_meant(unit, name)] for name in names}
+    found = {}
+    for name in names:
+        exact = [unit for unit in dead if name in _called(unit)]
+        found[name] = exact or [unit for unit in dead if any(fnmatchcase(called, name) for called in _called(unit)[:2])]
     units = dict.fromkeys(unit for name in names for unit in found[name])
     return list(units), [name for name in names if not found[name]]
 
@@ -54,11 +57,10 @@ def _text(error: ev.Failure) -> str:
     return f"{error.type} {error.message} {error.stderr_tail}"
 
 
-def _is_meant(unit: Unit, wanted: str) -> bool:
+def _called(unit: Unit) -> tuple[str, str, str]:
     step, item = unit
     assert item is not None
-    names = (item, key_of(item), f"{step}[{item}]")
-    return wanted in names or any(fnmatchcase(name, wanted) for name in names[:2])
+    return (item, key_of(item), f"{step}[{item}]")
 
 
 def history(events: Iterable[tuple[int, ev.Event]], units: Iterable[Unit]) -> dict[Unit, list[ev.Failure]]:

@@ -221,6 +221,7 @@ class StepAdopted(_UnitEvent, frozen=True, kw_only=True, tag="step-adopted", omi
     inputs: tuple[InputRecord, ...] = ()
     skipped: str = ""  # why it was skipped there, if it was
     failed: Failure | None = None  # how it failed there, if that was allowed
+    controls: bool = False  # it has other steps run
     rank: int = 0  # the how manieth of the adopted to complete there: the last producer of a path owns it
 
 

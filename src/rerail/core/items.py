@@ -7,7 +7,7 @@ knows only its mark: what it handed out is in the journal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -75,8 +75,8 @@ def set_ranges(marks: bytearray, text: str, mark: int) -> None:
 
 def joined(parent: str | None, key: str) -> str:
     """The path of an item below the instance its controller stands in."""
-    if _SEPARATOR in key or key.startswith(":") or key.endswith(":"):
-        key = key.replace(":", "%3A")
+    if _SEPARATOR in key or key.startswith(":") or key.endswith(":") or "%3A" in key or "%25" in key:
+        key = key.replace("%", "%25").replace(":", "%3A")
     return key if parent is None else f"{parent}{_SEPARATOR}{key}"
 
 
@@ -84,6 +84,23 @@ def parent_of(item: str) -> str | None:
     """The instance that the controller of an item stands in."""
     parent, found, _ = item.rpartition(_SEPARATOR)
     return parent if found else None
+
+
+def around(unit: tuple[str, str | None]) -> Iterator[tuple[str, str | None]]:
+    """What a unit is inside of, from the inside out, itself included; some of these do not exist."""
+    step, item = unit
+    while "/" in step or item is not None:
+        if item is not None:  # an item belongs to a controller of the same name
+            yield (step, item)
+            yield (step, parent_of(item))
+        outer = step.rpartition("/")[0]
+        if not outer:
+            item = parent_of(item) if item is not None else None
+            continue
+        step = outer
+        yield (step, item)
+        if item is not None:
+            yield (step, parent_of(item))
 
 
 def depth_of(item: str | None) -> int:

@@ -39,9 +39,16 @@ class Listing(msgspec.Struct, kw_only=True):
     keys: list[str]
     values: list[Any] | None
     digest: str
+    edited: dict[int, Any] = {}  # what people changed
 
     def value(self, index: int) -> Any:
+        return self.edited[index] if index in self.edited else self.original(index)
+
+    def original(self, index: int) -> Any:
         return self.keys[index] if self.values is None else self.values[index]
+
+    def edit(self, index: int, value: Any) -> None:
+        self.edited = {**self.edited, index: value}
 
 
 def listing(raw: Any, action: Map, scope: Scope) -> Listing:
@@ -101,7 +108,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
         key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
     if not key:
         raise ListingError(f"the key of item {at} is empty")
-    _refuse_unfit(key, value)
+    refuse_unfit(key, value)
     if len(key.encode()) > KEY_BYTES:
         if expression:
             raise ListingError(f"the key of item {at} is longer than {KEY_BYTES} bytes: {_shown(key)}")
@@ -109,7 +116,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
     return joined(None, key)
 
 
-def _refuse_unfit(key: str, value: Any) -> None:
+def refuse_unfit(key: str, value: Any) -> None:
     try:
         key.encode()
         size = len(_encode(value))
@@ -153,7 +160,7 @@ def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:
         number = template.render_value(wanted, scope)
     except ExpressionError as error:
         raise ListingError(f"`{what}`: {error}") from None
-    if isinstance(number, str) and number.isdigit():
+    if isinstance(number, str) and number.isascii() and number.isdecimal():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ListingError(f"`{what}` must come to a whole number, not {_shown(number)}")
@@ -187,7 +194,7 @@ class Kept(msgspec.Struct, kw_only=True):
     def words(self) -> str:
         told = [f"{self.new} new" if self.new else "", f"{len(self.changed)} changed" if self.changed else ""]
         told.append(f"{len(self.gone)} gone ({', '.join(self.gone[:3])})" if self.gone else "")
-        return "its items are not what they were: " + (", ".join(filter(None, told)) or "another order")
+        return "its items are not what they were: " + (", ".join(filter(None, told)) or "in another order")
 
 
 def compared(old: Listing, marks: bytes | bytearray, new: Listing) -> Kept:
@@ -201,9 +208,11 @@ def compared(old: Listing, marks: bytes | bytearray, new: Listing) -> Kept:
         was = before.pop(key, None)
         if was is None:
             fresh += 1
-        elif old.value(was) == new.value(index):
+        elif _encode(old.original(was)) == _encode(new.value(index)):
             kept[index] = marks[was]
             positions[key] = index
+            if was in old.edited:
+                new.edit(index, old.edited[was])
         else:
             changed.append(key)
     gone = tuple(before)
@@ -219,6 +228,8 @@ def records(
 ) -> Iterator[ItemsListed]:
     """What the journal says of a list, in parts that are not too long. `remembered` are keys the state has units of."""
     keys, values = new.keys, new.values
+    if new.edited:  # what people changed belongs to the list from here on
+        values = [new.value(index) for index in range(len(keys))]
     for first in range(0, max(len(keys), 1), IN_ONE_RECORD):
         part = slice(first, first + IN_ONE_RECORD)
         more: dict[str, Any] = {}
@@ -264,8 +275,9 @@ def recorded(found: Iterable[Event], unit: Unit) -> Listing | None:
     if len(keys) != events[begun].total:
         return None
     positions = {key: index for index, key in enumerate(keys)} if edits else {}
+    listing = Listing(keys=keys, values=None if values == keys else values, digest=events[begun].digest)
     for edit in edits:
         index = positions.get(key_of(edit.item or ""))
         if index is not None:
-            values[index] = edit.value
-    return Listing(keys=keys, values=None if values == keys else values, digest=events[begun].digest)
+            listing.edit(index, edit.value)
+    return listing

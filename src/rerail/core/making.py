@@ -24,7 +24,7 @@ from rerail.core.decisions import Decision, Verdict, Wishes
 from rerail.core.fingerprint import fingerprint, same_body
 from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.inside import StepIndex, decisions_inside, progress_words, units_inside
-from rerail.core.model import Step
+from rerail.core.model import Loop, Map, Step
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import RunState, Unit, UnitState, name
 
@@ -123,7 +123,7 @@ class Making:
         )
         decision = self._by_record(step, unit, lineage)
         if decision is None and step.is_controller and unit.status == "completed":
-            decision = self._by_what_is_inside(step)
+            decision = self._by_what_is_inside(step, unit)
         if decision is None:
             decision = self._by_files(step, unit, made, flaws)
         if decision is None and step.id in self._writing_over and not all(made[need].kept for need in step.needs):
@@ -133,10 +133,13 @@ class Making:
             decision = _by_needs(step, made)
         if decision is None:
             edited = self._edited(step, unit)
-            reason = ", ".join(flaw.words for flaw in flaws[:3]) if flaws else _reuse_reason(unit, edited=edited)
+            mended = [flaw.words for flaw in flaws]
+            if step.is_controller and step.id in self._inside:
+                mended += [one.reason for one in self._inner(step)]
+            reason = ", ".join(mended[:3]) if mended else _reuse_reason(unit, edited=edited)
             decision = Decision(
                 step=step.id,
-                decision="restore" if flaws else "reuse",
+                decision="restore" if mended else "reuse",
                 reason=reason,
                 changed=edited,
                 saved_seconds=unit.duration or 0.0,
@@ -149,35 +152,28 @@ class Making:
         units = self._inside.get(step.id, ())
         return decisions_inside(units, self._index, self._state, self._audit, self._wishes)
 
-    def _by_what_is_inside(self, step: Step) -> Decision | None:
+    def _by_what_is_inside(self, step: Step, unit: UnitState) -> Decision | None:
         """A completed controller goes on if something inside does not stand any more, or is to be tried again."""
         again = [unit for unit in self._wishes.retry if unit in self._inside.get(step.id, ())]
         if again:
             reason = f"{len(again)} of its dead letter queue {'is' if len(again) == 1 else 'are'} tried again"
             return Decision(step=step.id, decision="continue", reason=reason)
-        open_again = [
-            unit
-            for unit in self._inside.get(step.id, ())
-            if (known := self._state.units[unit]).index is not None and known.status == "pending"
-        ]
-        if open_again:
-            more = f" and {len(open_again) - 1} more" if len(open_again) > 1 else ""
-            return Decision(step=step.id, decision="continue", reason=f"{name(open_again[0])}{more} is to be tried again")
         made = self._inner(step)
         lost = [one for one in made if one.decision in ("rerun", "ask")]
-        if lost:
-            return Decision(step=step.id, decision="continue", reason=f"{name(lost[0].unit)}: {lost[0].reason}")
-        if made:
-            reason = ", ".join(one.reason for one in made[:3])
-            return Decision(step=step.id, decision="restore", reason=reason, saved_seconds=0.0)
-        return None
+        if not lost:
+            return None
+        # What a later iteration stands on is all that came before it; and of an adopted map the items are not known.
+        anew = isinstance(step.action, Loop) or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
+        verdict: Verdict = "rerun" if anew and lost[0].decision != "ask" else "continue"
+        return Decision(step=step.id, decision=verdict, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=made)
 
     def _by_progress(self, step: Step, unit: UnitState, lineage: Mapping[str, int]) -> Decision | None:
         """A controller that was begun and has not completed: it goes on, unless what it stands on has changed."""
         if unit.items is None or unit.status in ("completed", "skipped"):
             return None
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
-        if edited and self._wishes.changes != "keep":
+        other_kind = unit.items.carries != isinstance(step.action, Loop)
+        if edited and (self._wishes.changes != "keep" or other_kind):
             return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
         older = stale(step, unit, lineage, self._state, self._env, self._item)
         if older is not None:

@@ -56,6 +56,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Any
     path: str = ""  # into a JSON document; '': that is the list itself
     form: Literal["lines", "json"] = "lines"  # of what a command prints
+    directory: str = ""  # of the file that names it, from the pipeline's: paths are relative to it
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="map", omit_defaults=True):

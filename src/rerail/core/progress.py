@@ -11,16 +11,24 @@ _NAMES = re.compile(r"\b(steps|item|loop)\b")
 
 def watched(until: str) -> str:
     """The side of a comparison that changes from iteration to iteration; '' if it is no plain comparison."""
-    match = _COMPARISON.fullmatch(until)
+    match = _COMPARISON.fullmatch(_bare(until))
     if match is None or " and " in until or " or " in until:
         return ""
     left, right = match[1], match[3]
     return left if _NAMES.search(left) else right if _NAMES.search(right) else ""
 
 
+def _bare(until: str) -> str:
+    """Without the parentheses around the whole of it."""
+    text = until.strip()
+    while text.startswith("(") and text.endswith(")") and ")" not in text[1:-1].partition("(")[0]:
+        text = text[1:-1].strip()
+    return text
+
+
 def is_better(value: Any, best: Any, until: str) -> bool:
     """Whether a value is progress over the best so far. Where there is no telling which way is better, any change is."""
-    match = _COMPARISON.fullmatch(until)
+    match = _COMPARISON.fullmatch(_bare(until))
     if match is None or not watched(until) or not (_is_number(value) and _is_number(best)):
         return bool(value != best)
     upward = match[2] in (">=", ">")

@@ -31,7 +31,8 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("failed", ev.ItemEdited): "pending",
     # From running only when the attempt was announced and then never launched.
     **{
-        (before, ev.StepInvalidated): "pending" for before in ("running", "completed", "failed", "interrupted", "skipped")
+        (before, ev.StepInvalidated): "pending"
+        for before in ("pending", "running", "completed", "failed", "interrupted", "skipped")
     },
     # A person may overrule anything but a live attempt; the status is the event's own.
     **{(before, ev.StepMarked): "pending" for before in ("pending", "completed", "failed", "interrupted", "skipped")},
@@ -104,7 +105,7 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
     """Steps that something happened to that can no longer be proved: as if they had been cut off."""
     for step in steps:
         unit = state.units.setdefault((step, None), UnitState())
-        if unit.status != "completed":
+        if unit.status != "completed" and unit.items is None:  # of a controller it is something inside that is unknown
             unit.status = "interrupted"
             unit.attempts = max(unit.attempts, 1)
             unit.reason = "its record was lost"
@@ -137,7 +138,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     if key not in state.units:
         state.units[key] = unit
         if event.item is not None:
-            state.inner.setdefault(event.item, []).append(event.step)
+            state.inner.setdefault(event.item, set()).add(event.step)
     unit.status = status
     if kind is ev.StepAdopted or kind in BY_PEOPLE:
         _overrule(state, unit, event)
@@ -149,11 +150,13 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
 
 def _overrule(state: RunState, unit: UnitState, event: UnitEvent) -> None:
     """Events that say themselves what is true."""
+    kind = type(event)
     if isinstance(event, ev.StepAdopted):
         unit.status = "skipped" if event.skipped else "failed" if event.failed else "completed"
     if isinstance(event, ev.StepMarked):
         unit.status = event.status
-    if unit.status not in ("completed", "skipped") and state.status == "completed":
+    reopened = event.item is not None and kind is not ev.StepAdopted
+    if (reopened or unit.status not in ("completed", "skipped")) and state.status == "completed":
         state.status = "interrupted"
         state.reason = f"{name(event.unit)} was {unit.reason}"
 

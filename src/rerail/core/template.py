@@ -231,12 +231,17 @@ def _evaluated(expression: str, scope: Scope) -> Any:
     try:
         value = _compiled(expression)(**scope.names())
         if isinstance(value, Undefined):
-            raise ExpressionError(_plain(str(value._undefined_message)))
+            raise ExpressionError(_plain(str(value._undefined_message)) + _large(expression))
         return _settled(value)
     except ExpressionError as error:
         raise ExpressionError(f"`{expression}`: {error}") from None
     except Exception as error:  # noqa: BLE001 - the user's expression: whatever it does wrong is its failure
-        raise ExpressionError(f"`{expression}`: {_plain(str(error)) or type(error).__name__}") from None
+        said = _plain(str(error)) or type(error).__name__
+        raise ExpressionError(f"`{expression}`: {said}{_large(expression) if 'no attribute' in said else ''}") from None
+
+
+def _large(expression: str) -> str:
+    return "; results of a map that are large are in `results_file` only" if "outputs.results" in expression else ""
 
 
 @cache

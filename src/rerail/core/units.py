@@ -74,7 +74,7 @@ class RunState(msgspec.Struct, kw_only=True):
     last_unit: Unit | None = None
     last_completed: Unit | None = None
     units: dict[Unit, UnitState] = {}
-    inner: dict[str, list[str]] = {}  # instance → the steps it has a unit of; follows from `units`
+    inner: dict[str, set[str]] = {}  # instance → the steps it has a unit of; follows from `units`
 
     def unit(self, unit: Unit) -> UnitState:
         """The state of a unit, to read; a unit nothing happened to is pending."""

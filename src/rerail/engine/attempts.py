@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from rerail.core.events import Failure
+from rerail.core.items import around
 from rerail.core.masking import Mask
 from rerail.core.model import Call, Run, Step
 from rerail.core.render import Rendered, StepResults, rendered, shell
@@ -17,7 +18,6 @@ from rerail.core.retry import Symptoms, patterns
 from rerail.core.state import RunState, Unit
 from rerail.core.template import Scope
 from rerail.engine.job import Find, Job, attempt_name
-from rerail.engine.past import around
 from rerail.engine.tasks import Home, Task
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 

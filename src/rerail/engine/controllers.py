@@ -256,7 +256,10 @@ class LoopRun(Controller):
         try:
             holds = bool(template.evaluate(expression, self._scope(done)))
         except ExpressionError as error:
-            self.end("failed", type="ExpressionError", message=f"`{what}`: {error}", retryable=False)
+            hint = (
+                "" if done else "; before the first iteration nothing was handed out: `| default(…)` says what holds then"
+            )
+            self.end("failed", type="ExpressionError", message=f"`{what}`: {error}{hint}", retryable=False)
             return False
         if not holds:
             self._completed(done)
@@ -303,7 +306,7 @@ class LoopRun(Controller):
             try:
                 return template.evaluate(expression, self.desk.view.scope(frame, frame.values))
             except ExpressionError:
-                return None
+                return self.handed_out(frame)
         return self.handed_out(frame)
 
     def _past_progress(self) -> list[Any]:
@@ -317,9 +320,10 @@ class LoopRun(Controller):
         return [found.get(joined(self.unit[1], str(number + 1))) for number in range(done)]
 
     def _stalls(self, action: Loop) -> bool:
-        trail, best, since = self._past_progress(), None, 0
+        trail, since = self._past_progress(), 0
+        best: Any = msgspec.UNSET
         for value in trail:
-            if best is None or is_better(value, best, action.until):
+            if best is msgspec.UNSET or is_better(value, best, action.until):
                 best, since = value, 0
             else:
                 since += 1
@@ -354,6 +358,8 @@ class LoopRun(Controller):
         assert items is not None
         done = items.completed
         if self._is_over(done):
+            return
+        if action.while_ and done < action.max_iterations and not self._holds("while", action.while_, done):
             return
         if action.delay:
             self.desk.turns.wait(lambda: self._iterate(done), self.desk.clock.monotonic() + action.delay)

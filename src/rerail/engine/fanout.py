@@ -125,21 +125,26 @@ class MapRun(Controller):
             return
         raw = outcome.outputs["items"]
         if self.action.over.form == "lines":
-            raw = [line for line in raw if line]
+            raw = [line for line in (text.removesuffix("\r") for text in raw) if line]
         try:
             self._take_list(lists.listing(raw, self.action, self.desk.view.of(self.task)))
         except ListingError as error:
             self._refuse(str(error))
 
     def _take_list(self, new: Listing) -> None:
+        if self._holds_no_secret(new):
+            self._record(new, None)
+            self._start(new)
+
+    def _holds_no_secret(self, new: Listing) -> bool:
+        """Whether a list may be recorded; if not, the map is at its end."""
         mask = self.desk.job.mask
-        if mask:
-            secret = next((at for at, key in enumerate(new.keys) if mask.value(new.value(at)) != new.value(at)), None)
-            if secret is not None:
-                self._refuse(f"item {secret + 1} holds a secret; items are recorded, and secrets never are")
-                return
-        self._record(new, None)
-        self._start(new)
+        for at, key in enumerate(new.keys) if mask else ():
+            item = [key, new.value(at)]
+            if mask.value(item) != item:
+                self._refuse(f"item {at + 1} holds a secret; items are recorded, and secrets never are")
+                return False
+        return True
 
     def _record(self, new: Listing, kept: lists.Kept | None) -> None:
         remembered = [key[len(self._prefix) :] for key in self.state.inner] if kept is not None else ()
@@ -154,6 +159,8 @@ class MapRun(Controller):
         """The list of an earlier life, or what it has become since."""
         changed = self._listed_anew()
         if changed is not None and changed.digest != recorded.digest:
+            if not self._holds_no_secret(changed):
+                return
             kept = lists.compared(recorded, known.marks, changed)
             self.desk.recorder.warn(f"{name(self.unit)}: {kept.words}")
             self._record(changed, kept)
@@ -284,12 +291,23 @@ class MapRun(Controller):
         try:
             outputs = self._results(items)
         except results.ResultsMissing as error:
-            self.end("failed", type="ResultsMissing", message=f"{error}; run it anew with --from", retryable=False)
+            self._run_again(error.indexes)
             return
         except OSError as error:
             self.end("failed", type="ResultsUnwritable", message=f"the results could not be kept: {error.strerror}")
             return
         self.end("ok", outputs=outputs)
+
+    def _run_again(self, indexes: list[int]) -> None:
+        """Items that count as completed, and whose records a repair had to give up."""
+        self.desk.recorder.warn(
+            f"{name(self.unit)}: the records of {len(indexes)} completed items are lost: they run again"
+        )
+        for index in indexes:
+            item = self._prefix + self._listing.keys[index]
+            self.desk.past.invalidate((self.step.id, item), "its record was lost", index=index)
+        self._cursor = 0
+        self._fill()
 
     def _fail(self, items: Items, allowed: int) -> None:
         dead = [

@@ -26,7 +26,7 @@ class Inside:
 
     def refresh(self, task: Task, unit: UnitState) -> None:
         """Before a controller starts: give up what no longer counts, and open what failed."""
-        if unit.items is not None and unit.status != "pending":
+        if unit.items is not None:
             changed = task.home.outdated(task, unit, self._desk.state)
             if changed:
                 self._desk.past.invalidate(task.unit, f"{changed} produced something different")

@@ -10,7 +10,7 @@ from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
 from rerail.core.inside import step_index
-from rerail.core.items import parent_of
+from rerail.core.items import around, parent_of
 from rerail.core.making import Frame as Planned
 from rerail.core.making import decide
 from rerail.core.model import Step
@@ -105,10 +105,15 @@ class Past:
         again = [one.unit for one in decision.inner if one.decision == "rerun"]
         again += [one for one in self._job.retry if one in state.units and _is_inside(one, unit)]
         for inner in again:
-            if state.units[inner].status in ("completed", "failed"):
+            if inner in state.units and state.units[inner].status in ("completed", "failed"):
                 self.invalidate(inner, decision.reason, reopened=True)
             for outer in around(inner):
-                if outer in state.units and state.units[outer].status == "completed":
+                known = state.units.get(outer)
+                if known is None or outer == inner:
+                    continue
+                if _is_past_iteration(known, outer, inner):
+                    self.invalidate(outer, decision.reason)  # all that came after stands on it
+                elif known.status == "completed":
                     self.invalidate(outer, decision.reason, reopened=True)
         if state.unit(unit).status == "completed":
             self.invalidate(unit, decision.reason, reopened=True)
@@ -143,7 +148,15 @@ class Past:
             return None
         return remaining(known.retry_in, (known.retry_at - self._clock.now()).total_seconds())
 
-    def invalidate(self, unit: Unit, reason: str, aside: dict[str, str] | None = None, *, reopened: bool = False) -> None:
+    def invalidate(
+        self,
+        unit: Unit,
+        reason: str,
+        aside: dict[str, str] | None = None,
+        *,
+        reopened: bool = False,
+        index: int | None = None,
+    ) -> None:
         """What is recorded of a unit no longer counts; what stood at its broken paths was moved aside."""
         self._recorder.stage(
             ev.StepInvalidated(
@@ -152,7 +165,7 @@ class Past:
                 item=unit[1],
                 reason=reason,
                 aside=aside or {},
-                index=self._recorder.state.unit(unit).index,
+                index=self._recorder.state.unit(unit).index if index is None else index,
                 reopened=reopened,
             )
         )
@@ -183,21 +196,13 @@ def dead_items(state: RunState, controller: Unit) -> Iterator[Unit]:
             yield unit
 
 
-def around(unit: Unit) -> Iterator[Unit]:
-    """What a unit is inside of, from the inside out; some of these do not exist."""
-    step, item = unit
-    while "/" in step or item is not None:
-        if item is not None:  # the item itself belongs to a controller of the same name
-            yield (step, item)
-            yield (step, parent_of(item))
-        outer = step.rpartition("/")[0]
-        if not outer:
-            item = parent_of(item) if item is not None else None
-            continue
-        step = outer
-        yield (step, item)
-        if item is not None:
-            yield (step, parent_of(item))
+def _is_past_iteration(controller: UnitState, loop: Unit, inner: Unit) -> bool:
+    """Whether a unit is in an iteration of a loop that is over."""
+    if controller.items is None or not controller.items.carries or inner[1] is None:
+        return False
+    below = inner[1] if loop[1] is None else inner[1][len(loop[1]) + 2 :]
+    iteration = below.split("::")[0]
+    return iteration.isdecimal() and 0 < int(iteration) <= controller.items.completed
 
 
 def _is_inside(unit: Unit, controller: Unit) -> bool:

@@ -21,6 +21,10 @@ TAGS = ("step-completed", "step-marked")
 class ResultsMissing(Exception):
     """Items count as completed, and the journal does not say what they handed out."""
 
+    def __init__(self, indexes: list[int]) -> None:
+        super().__init__(f"the records of {len(indexes)} completed items are lost")
+        self.indexes = indexes
+
 
 def result_lines(events: Iterable[ev.Event], unit: Unit, keys: list[str], items: Items) -> list[bytes]:
     """The newest result of every item that completed, in the order of the list, as lines of JSON.
@@ -36,9 +40,8 @@ def result_lines(events: Iterable[ev.Event], unit: Unit, keys: list[str], items:
         if index is not None and items.marks[index] == COMPLETED:
             outputs = event.outputs if isinstance(event, ev.StepCompleted) else {}
             found[index] = msgspec.json.encode({"key": keys[index], "outputs": outputs}) + b"\n"
-    missing = items.completed - len(found)
-    if missing:
-        raise ResultsMissing(f"the records of {missing} completed items are lost")
+    if items.completed != len(found):
+        raise ResultsMissing([at for at, mark in enumerate(items.marks) if mark == COMPLETED and at not in found])
     return [found[index] for index in range(len(keys)) if items.marks[index] == COMPLETED]
 
 

@@ -245,9 +245,7 @@ class Runner:
                     self._unstartable.append(unstartable(task.unit, kind, problem))
                     continue
                 if task.controls:
-                    self._take_out(task.unit)
-                    self._inside.begin(task)
-                    continue
+                    continue  # below: what goes wrong in it is not a start that failed
                 attempt = attempt_of(self._job, task, self._state, self._running[task.unit][1], self._desk.view)
                 work = self._tools.kinds[type(step.action)].work(attempt)
                 if step.checks:
@@ -258,6 +256,14 @@ class Runner:
                 self._unstartable.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
             else:
                 self._executor.start(attempt, work)
+        self._begin_controllers(starts)
+
+    def _begin_controllers(self, starts: Sequence[Task]) -> None:
+        unstarted = {outcome.unit for outcome in self._unstartable}
+        for task in starts:
+            if task.controls and task.unit not in unstarted:
+                self._take_out(task.unit)
+                self._inside.begin(task)
 
     # Waiting and recording
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ MOST_FILE = 256 * 1024 * 1024
 
 def read(source: Source, scope: Scope, work_dir: str) -> Any:
     """What a source holds now; raises ListingError."""
+    work_dir = os.path.join(work_dir, source.directory)
     try:
         match source.kind:
             case "list":
@@ -60,7 +62,11 @@ def _bytes(path: str, work_dir: str) -> bytes:
     try:
         fd = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ListingError(f"{path} is not a regular file")
             data = file.read(MOST_FILE + 1)
+    except ListingError:
+        raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ListingError(f"{path} cannot be read: {why}") from None

@@ -121,7 +121,6 @@ def _outside_source(node: Node, what: str, problems: Problems, expressions: Expr
         expressions.script(inner.get(kind))
     else:
         expressions.everything(inner.get(kind))
-        value = _below(directory, value)
     path = inner.text("path")
     if path:
         try:
@@ -129,11 +128,7 @@ def _outside_source(node: Node, what: str, problems: Problems, expressions: Expr
         except ValueError as error:
             problems.add(inner.get("path") or node, f"`path`: {error}")
     form: Any = inner.choice("as", ("lines", "json"), "lines")
-    return Source(kind=kind, value=value, path=path, form=form)
-
-
-def _below(directory: str, path: str) -> str:
-    return f"{directory}/{path}" if directory and not path.startswith("/") else path
+    return Source(kind=kind, value=value, path=path, form=form, directory=directory)
 
 
 def read_loop(fields: Fields, problems: Problems) -> Loop:

@@ -24,7 +24,7 @@ from rerail.loaders.actions import (
     read_retry,
 )
 from rerail.loaders.artifacts import read_artifacts
-from rerail.loaders.bodies import loop_conditions, read_loop, read_map
+from rerail.loaders.bodies import CONTROLLERS, loop_conditions, read_loop, read_map
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
@@ -54,13 +54,15 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 class _Known(Collection[str]):
     """The names of steps that are known at a place: those inside it that come before, and those outside."""
 
-    def __init__(self, prefix: str, inside: Collection[str], outside: Collection[str]) -> None:
+    def __init__(self, prefix: str, inside: Collection[str], outside: Collection[str], own: Collection[str]) -> None:
         self._prefix = prefix
         self._inside = inside
         self._outside = outside
+        self._own = own  # all that are inside: these names mean nothing outside
 
     def __contains__(self, step: object) -> bool:
-        return f"{self._prefix}{step}" in self._inside or step in self._outside
+        path = f"{self._prefix}{step}"
+        return path in self._inside if path in self._own else step in self._outside
 
     def __iter__(self) -> Iterator[str]:
         yield from (path[len(self._prefix) :] for path in self._inside)
@@ -127,8 +129,8 @@ class StepReader:
         steps: Collection[str] = before
         every: Collection[str] = names
         if around.prefix:
-            steps = _Known(around.prefix, before, around.names)
-            every = _Known(around.prefix, names, around.all_names)
+            steps = _Known(around.prefix, before, around.names, names)
+            every = _Known(around.prefix, names, around.all_names, names)
         return Known(params=self._params, steps=steps, all_steps=every, item=around.item, loop=around.loop)
 
     def hooks(self, node: Node | None, prefix: str, names: set[str]) -> tuple[Step, ...]:
@@ -176,7 +178,7 @@ class StepReader:
             self._places[step.id] = child
             self._sources[step.id] = fields
             if prefix != "step":
-                for key in ("needs", "on_failure"):
+                for key in ("needs", "on_failure", *CONTROLLERS):
                     if fields.has(key):
                         self._problems.add(fields.get(key) or child, f"`{key}` makes no sense in {prefix}")
             steps.append(step)
@@ -292,7 +294,7 @@ def _is_single(node: Node) -> bool:
     if not isinstance(node.value, list) or len(node.value) != 1 or not isinstance(node.value[0].value, dict):
         return False
     keys = node.value[0].value
-    return any(kind in keys for kind in PLAIN) and "on_failure" not in keys
+    return any(kind in keys for kind in PLAIN) and not keys.keys() & {"on_failure", "allow_failure", "when"}
 
 
 def _placed(artifacts: tuple[Artifact, ...], directory: str) -> tuple[Artifact, ...]:

@@ -152,7 +152,14 @@ def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
         match = re.fullmatch(r"evidence-(\d{4,9})", entry)
         if match is None:
             continue
-        opening = _read(directory, run_id, int(match[1])).opening
+        # The segment that went on from there may have been put aside itself since.
+        places = [
+            directory,
+            *(os.path.join(directory, later) for later in sorted(os.listdir(directory)) if later > entry),
+        ]
+        name = file_name(int(match[1]))
+        where = next((place for place in places if os.path.exists(os.path.join(place, name))), "")
+        opening = _read(where, run_id, int(match[1])).opening if where else None
         base = opening.base if opening is not None else None
         if base is not None:
             lines, _ = salvage(os.path.join(directory, entry), run_id)
