@@ -71,8 +71,11 @@ def _names(state: RunState, item: str, step: str) -> list[str]:
 
 
 def _drop_all(state: RunState, item: str, step: str, controller: UnitState) -> None:
+    assert controller.items is not None
     for name in _names(state, item, step):
         _drop(state, (name, item), controller)
+    if _names(state, item, step):
+        controller.items.kept += 1
 
 
 def end_loop(state: RunState, key: Unit, unit: UnitState) -> None:

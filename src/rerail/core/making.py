@@ -144,7 +144,8 @@ class Making:
                 changed=edited,
                 saved_seconds=unit.duration or 0.0,
             )
-        if step.is_controller and step.id in self._inside and (decision.kept or decision.decision == "continue"):
+        goes_on = decision.kept or decision.decision == "continue" or decision.unless_same
+        if step.is_controller and step.id in self._inside and goes_on:
             decision = msgspec.structs.replace(decision, inner=self._inner(step))
         return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
 
