@@ -64,8 +64,12 @@ class RunLog(Protocol):
     def freeze_pipeline(self, text: bytes) -> None:
         """Keep a copy of the pipeline text in use, durable on return."""
 
-    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
-        """The durable records of these kinds about a step, oldest first; read as they are asked for."""
+    @property
+    def position(self) -> tuple[int, int]:
+        """Where the durable part of the journal ends, for `find`."""
+
+    def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
+        """The durable records of these kinds about a step, from a position on, oldest first."""
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         """Keep the results of a map as a file, whole or not at all; where it is. Raises OSError."""

@@ -148,6 +148,28 @@ class StoreContract:
         assert store.read("r1").state.unit(("a", None)).status == "completed"
         assert len(list(store.history("r1"))) == 3
 
+    def test_records_are_found_by_what_they_are_about(self, store: Store) -> None:
+        def about(step: str, item: str | None = None) -> list[Event]:
+            outputs = {"event": "step-completed", "at": "x", "step": "a", "text": '"event":"step-completed"\n'}
+            began = StepStarted(at=_AT, step=step, item=item, attempt=1)
+            return [began, StepCompleted(at=_AT, step=step, item=item, attempt=1, duration=0.5, outputs=outputs)]
+
+        log = store.create(header(), b"")
+        log.append([started(), *about("a"), *about("ab"), *about("b/a")])
+        log.append([*about("b", "a"), RunFinished(at=_AT, status="failed")])
+        log.close()
+        log = store.own("r1")
+        log.append([resumed()])
+        position = log.position
+        log.append(about("a", "x"))
+
+        assert list(log.find(("step-completed",), "a")) == [about("a")[1], about("a", "x")[1]]
+        assert list(log.find(("step-completed", "step-started"), "b")) == about("b", "a")
+        assert list(log.find(("step-completed",), "a", position)) == [about("a", "x")[1]]
+        assert list(log.find(("step-completed",), "c")) == []
+        log.close()
+        assert list(store.find("r1", ("step-started",), "ab")) == [about("ab")[0]]
+
     def test_a_frozen_pipeline_is_read_back(self, store: Store) -> None:
         log = store.create(header(), b"old")
         log.freeze_pipeline(b"new")

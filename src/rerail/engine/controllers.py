@@ -216,6 +216,10 @@ class InnerRun(Controller):
 class LoopRun(Controller):
     """The same steps again and again."""
 
+    def __init__(self, desk: Desk, task: Task) -> None:
+        super().__init__(desk, task)
+        self._trail_so_far: list[Any] = []
+
     def begin(self) -> None:
         action = self.step.action
         assert isinstance(action, Loop)
@@ -310,14 +314,17 @@ class LoopRun(Controller):
         return self.handed_out(frame)
 
     def _past_progress(self) -> list[Any]:
-        found: dict[str, Any] = {}
-        for event in self.desk.recorder.find(("step-completed",), self.step.id):
-            assert isinstance(event, ev.StepCompleted)
-            if event.item is not None and "progress" in event.outputs:
-                found[event.item] = event.outputs["progress"]
+        """What each iteration was judged by; read from the journal once, then kept."""
         items = self.state.unit(self.unit).items
         done = items.completed if items else 0
-        return [found.get(joined(self.unit[1], str(number + 1))) for number in range(done)]
+        if len(self._trail_so_far) != done:
+            found: dict[str, Any] = {}
+            for event in self.desk.recorder.find(("step-completed",), self.step.id):
+                if isinstance(event, ev.StepCompleted) and event.item is not None and "progress" in event.outputs:
+                    found[event.item] = event.outputs["progress"]
+            names = (joined(self.unit[1], str(number + 1)) for number in range(done))
+            self._trail_so_far = [found.get(name) for name in names]
+        return self._trail_so_far
 
     def _stalls(self, action: Loop) -> bool:
         trail, since = self._past_progress(), 0
@@ -345,6 +352,7 @@ class LoopRun(Controller):
         outputs = self.handed_out(frame)
         if action.stop_if_no_progress:
             outputs["progress"] = self._progress(action, frame)
+            self._past_progress().append(outputs["progress"])
         self.close_group(frame, outputs)
         self.desk.due.append(self)
 

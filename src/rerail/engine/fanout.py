@@ -50,6 +50,7 @@ class MapRun(Controller):
         self._listing = Listing(keys=[], values=None, digest="")
         self._items = Items(marks=bytearray())
         self._cursor = 0
+        self._since = (0, 0)  # where in the journal its items begin
         self._active = 0
         self._asked = 0  # items that wait for a person: they keep the map open, and no other item waiting
         self._stopped = ""  # the item after whose failure no further one starts
@@ -133,6 +134,7 @@ class MapRun(Controller):
 
     def _take_list(self, new: Listing) -> None:
         if self._holds_no_secret(new):
+            self._since = self.desk.recorder.position  # nothing before it is about these items
             self._record(new, None)
             self._start(new)
 
@@ -330,7 +332,7 @@ class MapRun(Controller):
             "failed": items.failed,
             "skipped": items.skipped,
         }
-        events = self.desk.recorder.find(results.TAGS, self.step.id)
+        events = self.desk.recorder.find(results.TAGS, self.step.id, self._since)
         lines = results.result_lines(events, self.unit, self._listing.keys, items)
         path = self.desk.recorder.save_results(unit_name(self.unit), lines)
         if path:

@@ -82,9 +82,14 @@ class Recorder:
             for seq, event in sent:
                 reporter.show(seq, event, self.state)
 
-    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
-        """The durable records of these kinds about a step."""
-        return self._log.find(tags, step)
+    @property
+    def position(self) -> tuple[int, int]:
+        """Where the durable part of the journal ends."""
+        return self._log.position
+
+    def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
+        """The durable records of these kinds about a step, from a position on."""
+        return self._log.find(tags, step, since)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         return self._log.save_results(name, lines)

@@ -172,7 +172,7 @@ class DirectoryStore:
     def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
         path = self._existing(run_id)
         found = self._beside_an_owner(run_id, lambda: self._load(run_id))  # proves the bytes that are searched
-        return finding.find(path, run_id, found.chain.lengths, tags, step)
+        return finding.find(path, run_id, finding.Extent(found.chain.lengths), tags, step)
 
     def _beside_an_owner(self, run_id: str, read: Callable[[], _T]) -> _T:
         """Read while somebody may be writing: what looks wrong may be half-written, and is looked at again."""

@@ -181,9 +181,9 @@ def wanted(tags: Collection[str], step: str) -> re.Pattern[bytes]:
     return re.compile(rb'"event":"(?:%b)","at":"[^"\n]*","step":%b[,}]' % (kinds, re.escape(_encode(step))))
 
 
-def matching(data: bytes | mmap.mmap, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
+def matching(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], start: int = 0) -> Iterator[bytes]:
     """The lines whose records a pattern of `wanted` finds; the same words inside what a step handed out do not count."""
-    for match in pattern.finditer(data):
+    for match in pattern.finditer(data, start):
         at = match.start()
         begin = data.rfind(b"\n", max(at - _LONGEST_ENVELOPE, 0), at) + 1
         if _ENVELOPE_START.fullmatch(data, begin, at):

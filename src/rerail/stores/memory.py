@@ -67,8 +67,12 @@ class MemoryRun:
     def freeze_pipeline(self, text: bytes) -> None:
         self._kept.pipelines.append(text)
 
-    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
-        return found(self._kept.events, tags, step)
+    @property
+    def position(self) -> tuple[int, int]:
+        return (0, len(self._kept.events))
+
+    def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
+        return found(self._kept.events[since[1] :], tags, step)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:  # noqa: ARG002 - there is no place for files
         return ""

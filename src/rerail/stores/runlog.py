@@ -244,9 +244,13 @@ class DirectoryRun:
                 hint=f"rerail resume {self._run_id}, once it can be written",
             ) from error
 
-    def find(self, tags: Collection[str], step: str) -> Iterator[Event]:
+    @property
+    def position(self) -> tuple[int, int]:
+        return (self._segment, self._acked_length)
+
+    def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
         lengths = self._lengths | ({self._segment: self._acked_length} if self._segment else {})
-        return finding.find(self.path, self._run_id, lengths, tags, step)
+        return finding.find(self.path, self._run_id, finding.Extent(lengths, since), tags, step)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         directory = os.path.join(self.path, "results")
