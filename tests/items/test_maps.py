@@ -437,3 +437,25 @@ def test_the_type_of_a_pipeline_is_told(project: Project) -> None:
         checkpoint = json.loads((project.run_dir(kind) / "checkpoint.json").read_text())
         assert checkpoint["pipeline_type"] == kind
         assert project.json("show", kind)["pipeline_type"] == kind
+
+
+@pytest.mark.parametrize("body", ["one step", "two steps"])
+def test_as_many_items_as_parallel_says_are_under_way(project: Project, body: str) -> None:
+    second = "\n      - {run: 'true'}" if body == "two steps" else ""
+    project.pipeline(f"""
+steps:
+  - id: m
+    map: {{over: {{command: seq 12}}, parallel: 4}}
+    steps:
+      - run: |
+          echo "+" >> "$LEDGER"
+          n=0; while [ "$(grep -c + "$LEDGER")" -lt 4 ] && [ $n -lt 200 ]; do n=$((n + 1)); sleep 0.02; done
+          echo "-" >> "$LEDGER"{second}
+""")
+    project.rerail("run", "pipeline.yaml", "--parallel", "1", check=0)
+
+    under_way, most = 0, 0
+    for line in ledger(project):
+        under_way += 1 if line == "+" else -1
+        most = max(most, under_way)
+    assert most == 4  # whatever --parallel says: it is about everything else
