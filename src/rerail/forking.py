@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +16,7 @@ from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Wishes, plan
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import UnitState, fold
-from rerail.ports import Recording, Store
+from rerail.ports import Recording, RunLog, Store
 from rerail.prepare import (
     Prepared,
     ResumeRequest,
@@ -62,7 +64,10 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     changed = {name for name in params if params[name] != parent.header.params.get(name)}
     as_it_was = plan(pipeline, parent.state)
     outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
-    adopted = tuple(_adopted(parent, pipeline, request.start, changed, outdated, now))
+    adopted = tuple(
+        _with_results(event, store.directory(header.run_id), actual(header.work_dir, base_dir))
+        for event in _adopted(parent, pipeline, request.start, changed, outdated, now)
+    )
     state = fold(enumerate((opening, *adopted), 1))
     wishes = Wishes(start=request.start)
     wanted = ResumeRequest(verify="full" if look else None)
@@ -146,8 +151,27 @@ def _adopted_inside(parent: Recording, step: Step, now: datetime) -> list[Event]
     ]
 
 
+def _with_results(event: Event, run_dir: str, work_dir: str) -> Event:
+    """A fork has the results of maps in its own directory: its parent may be deleted."""
+    if not (run_dir and isinstance(event, StepAdopted) and "results_sha256" in event.outputs):
+        return event
+    path = os.path.join(run_dir, "results", os.path.basename(str(event.outputs["results_file"])))
+    outputs = {**event.outputs, "results_file": os.path.relpath(path, work_dir)}
+    return msgspec.structs.replace(event, outputs=outputs)
+
+
 def _shareable(unit: UnitState) -> bool:
     return unit.status in ("completed", "skipped") or (unit.status == "failed" and unit.allowed)
+
+
+def _copy_results(store: Store, fork: Fork, log: RunLog) -> None:
+    """The results of adopted maps, from the parent's directory; what is lost there is missed when it is asked for."""
+    parent = store.directory(fork.ready.recording.header.parent)
+    for event in fork.adopted:
+        if isinstance(event, StepAdopted) and "results_sha256" in event.outputs:
+            name = os.path.basename(str(event.outputs["results_file"]))
+            with contextlib.suppress(OSError), open(os.path.join(parent, "results", name), "rb") as file:
+                log.save_results(name.removesuffix(".jsonl"), [file.read()])
 
 
 def create_fork(store: Store, fork: Fork) -> None:
@@ -156,6 +180,7 @@ def create_fork(store: Store, fork: Fork) -> None:
     log = store.create(header, fork.ready.text)
     try:
         now = fork.opening.at
+        _copy_results(store, fork, log)
         log.append([fork.opening, *fork.adopted, RunInterrupted(at=now, reason=f"forked from {header.parent}")])
     finally:
         log.close()

@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rerail.core import listing as lists
+from rerail.core.closing import is_past_iteration
 from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepInterrupted, StepMarked
+from rerail.core.items import around
 from rerail.core.model import CheckpointPolicy
-from rerail.core.state import RunState, Unit, fold
+from rerail.core.state import RunState, Unit, fold, name
 from rerail.errors import UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
@@ -28,6 +30,7 @@ def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_di
         until.callback(log.close)
         now, (step, item) = datetime.now(UTC), unit
         known = log.recording.state.unit(unit)
+        _refuse_past_iterations(log.recording.state, unit, run_id)
         files: dict[str, Any] = {}
         if status == "completed" and item is None and "/" not in step:
             files = sealed_now(store, log.recording, step, base_dir, until)
@@ -47,6 +50,7 @@ def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, bas
     recording = store.read(run_id)
     ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
     mask = mask_of(ready.pipeline, recording.state.options)
+    _refuse_past_iterations(recording.state, unit, run_id)
     hint = f"rerail dlq show {run_id} {unit[1]}"
     if mask.value(value) != value:
         raise UsageError("the new value holds a secret; items are recorded, and secrets never are", hint=hint)
@@ -56,6 +60,17 @@ def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, bas
         raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
     step_id, item = unit
     _change(store, run_id, lambda now: [ItemEdited(at=now, step=step_id, item=item, value=value, by=by)])
+
+
+def _refuse_past_iterations(state: RunState, unit: Unit, run_id: str) -> None:
+    """All that came after an iteration stands on it: nothing in it can be changed without beginning the loop anew."""
+    for outer in around(unit):
+        known = state.units.get(outer)
+        if known is not None and is_past_iteration(known, outer, unit):
+            raise UsageError(
+                f"{name(unit)} is in an iteration of {name(outer)} that is over",
+                hint=f"rerail resume {run_id} --from {outer[0].split('/')[0]}, which begins it anew",
+            )
 
 
 def _change(store: Store, run_id: str, events: Callable[[datetime], Sequence[Event]]) -> None:

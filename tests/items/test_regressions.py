@@ -393,3 +393,169 @@ steps:
     project.rerail("run", "pipeline.yaml", check=0)
 
     assert ledger(project) == ["a", "b", "b"]
+
+
+def test_a_retry_in_a_map_whose_failure_is_allowed(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    allow_failure: true
+    map: {over: [a, b], parallel: 1}
+    steps: [{run: 'echo ${{ item }} >> "$LEDGER"; test -e ok -o ${{ item }} != a'}]
+  - {id: z, run: 'echo z >> "$LEDGER"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
+    (project.root / "ok").touch()
+    project.rerail("dlq", "retry", "r", check=0)
+
+    assert ledger(project) == ["a", "b", "z", "a", "z"]
+    assert project.json("dlq", "list", "r") == []
+    assert keys(project) == ["a", "b"]
+
+
+DEEP = """
+steps:
+  - id: o
+    map: {over: [p, q], parallel: 1, max_failures: %s}
+    steps:
+      - id: n
+        map: {over: [a, b], parallel: 1}
+        steps: [{run: 'echo "${{ item }}" >> "$LEDGER"; test ${{ item }} != b -o -e ok'}]
+"""
+
+
+@pytest.mark.parametrize("allowed", ["0", "2"])
+@pytest.mark.parametrize("how", ["retry", "edit", "drop"])
+def test_an_item_inside_a_dead_item(project: Project, how: str, allowed: str) -> None:
+    project.pipeline(DEEP % allowed)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0 if allowed == "2" else 1)
+    project.ledger_file.write_text("")
+    match how:
+        case "retry":
+            (project.root / "ok").touch()
+            project.rerail("dlq", "retry", "r", "q::b")
+        case "edit":
+            project.rerail("dlq", "edit", "r", "q::b", "--value", '"c"', check=0)
+            project.rerail("resume", "r")
+        case _:
+            project.rerail("dlq", "drop", "r", "q::b", check=0)
+            project.rerail("resume", "r")
+
+    found = ledger(project)
+    assert found[: 1 if how != "drop" else 0] == {"retry": ["b"], "edit": ["c"], "drop": []}[how]
+    dead = {one["item"] for one in project.json("dlq", "list", "r")}
+    assert not dead & {"q", "q::b"}
+    if how != "retry" and allowed == "2":
+        assert dead == {"p", "p::b"}
+
+
+def test_nothing_is_changed_in_an_iteration_that_is_over(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: l
+    loop: {max_iterations: 2}
+    steps:
+      - {id: n, map: {over: [a, b], max_failures: 1}, steps: [{run: 'test -e ok -o ${{ item }} != b'}]}
+      - {id: t, run: 'echo t${{ loop.iteration }} >> "$LEDGER"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    refused = project.rerail("dlq", "edit", "r", "1::b", "--value", '"c"', check=2)
+    assert "is in an iteration of l that is over" in refused.stderr
+    project.rerail("dlq", "drop", "r", "2::b", check=0)
+    project.rerail("resume", "r", check=0)
+    (project.root / "ok").touch()
+    project.rerail("dlq", "retry", "r", "1::b", check=0)
+
+    assert ledger(project) == ["t1", "t2", "t1", "t2"]
+    assert project.json("dlq", "list", "r") == []
+
+
+def test_what_is_new_in_a_list_is_new_work(project: Project) -> None:
+    listed = project.root / "l.json"
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {json: l.json}, key: "${{ item.id }}", parallel: 1}
+    steps: [{run: 'echo "$RERAIL_STEP_KEY $RERAIL_ATTEMPT" >> "$LEDGER"; test -e ok -o ${{ item.id }} != c'}]
+""")
+    for a, b in ((1, 1), (2, None), (3, 1)):
+        items = [{"id": "a", "v": a}, *([{"id": "b", "v": b}] if b else []), {"id": "c", "v": 0}]
+        listed.write_text(json.dumps(items))
+        project.rerail("run", "pipeline.yaml", "--id", "r", "--resume", check=1)
+
+    found = ledger(project)
+    assert len(set(found)) == len(found), found
+    assert {line.split()[0] for line in found if "/c" in line} == {"r/m/c"}  # the same item all the time: the same work
+
+
+def test_an_edit_survives_every_change_of_the_source(project: Project) -> None:
+    listed = project.root / "l"
+    listed.write_text("a\nb\nc\n")
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {lines: l}, parallel: 1}
+    steps: [{run: 'echo ${{ item }} >> "$LEDGER"; test ${{ item }} = bb -o ${{ item }} = a'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("dlq", "edit", "r", "b", "--value", '"bb"', check=0)
+    for more in "de":
+        listed.write_text(listed.read_text() + f"{more}\n")
+        project.rerail("resume", "r", check=1)
+
+    assert ledger(project).count("b") == 1
+    assert ledger(project).count("bb") == 1
+
+
+def test_a_fork_outlives_its_parent(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - {id: m, map: {over: [a, b]}, steps: [{run: 'echo v=${{ item }} >> $RERAIL_OUTPUT'}]}
+  - {id: z, run: 'cat ${{ steps.m.outputs.results_file }} >> "$LEDGER"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.rerail("fork", "r", "--from", "z", "--id", "f", check=0)
+    project.rerail("delete", "r", "--yes", check=0)
+    project.rerail("mark", "f", "z", "pending", check=0)
+    project.rerail("resume", "f", check=0)
+
+    assert len(ledger(project)) == 6
+
+
+def test_the_plan_of_a_map_under_way_says_on_what_it_depends(project: Project) -> None:
+    text = """
+steps:
+%s  - {id: m, map: {over: [a, b], parallel: 1}, steps: [{run: 'test ${{ item }} = a'}]}
+"""
+    project.pipeline(text % "")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.pipeline(text % "  - {id: mid, run: 'true'}\n")
+
+    told = project.rerail("resume", "r", "--dry-run", check=0).stderr
+    assert "1 tried again; all of it again if mid comes out different" in told
+
+
+def test_a_loop_without_progress_goes_on_when_it_is_told_to(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: l
+    loop: {max_iterations: 20, until: steps.a.outputs.n >= 9, stop_if_no_progress: 2}
+    steps: [{id: a, run: 'echo a >> "$LEDGER"; echo n=$(test -e ok && echo 9 || echo 1) >> $RERAIL_OUTPUT'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert len(ledger(project)) == 3
+    project.rerail("resume", "r", check=1)
+    assert len(ledger(project)) == 5
+    (project.root / "ok").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert len(ledger(project)) == 6
+
+
+def test_names_as_they_are_shown_are_names_that_are_taken(project: Project) -> None:
+    project.pipeline("steps: [{id: m, map: {over: [a, b]}, steps: [{run: 'echo ${{ item }}'}]}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert project.rerail("logs", "r", "m[b]", check=0).stdout == "b\n"
+    assert "an item 'x' of m" in project.rerail("logs", "r", "m", "x", check=2).stderr

@@ -16,7 +16,7 @@ from rerail import people
 from rerail.cli.durations import age
 from rerail.cli.options import base_dir, find_run, json_option, open_store, reach, run_argument, store_option
 from rerail.cli.output import printable, say
-from rerail.cli.run import Wishes, driving_options, go_on
+from rerail.cli.run import Wishes, changes_option, driving_options, go_on
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import out_look
 from rerail.core import listing as lists
@@ -156,6 +156,7 @@ def show(run_name: str, items: tuple[str, ...], as_json: bool, store_url: str | 
 @dlq.command(epilog="Example: rerail dlq retry last 'chapter-*'")
 @run_argument()
 @selecting
+@changes_option()
 @driving_options
 def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_url: str | None, **wishes: Any) -> int:
     """Try items again, in the same run; then the map is completed, and what depends on it."""

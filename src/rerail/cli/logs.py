@@ -35,6 +35,8 @@ def logs(
     """Print what the steps of a run printed, or one of them, or one item of a map, in the order of time."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
+    if step is not None and item is None and step.endswith("]") and "[" in step:  # as `show` names it
+        step, _, item = step[:-1].partition("[")
     if attempt is not None and step is None:
         raise UsageError("--attempt needs a STEP", hint=f"rerail logs {run_id} STEP --attempt {attempt}")
     directory = os.path.join(store.path(run_id), "logs")
@@ -54,7 +56,18 @@ def _refuse_unknown(store: DirectoryStore, run_id: str, directory: str, wanted: 
     """A step or item that nothing happened to is a mistake, unless it has printed something."""
     units = store.read(run_id).state.units
     known = {unit[0] for unit in units}
-    if wanted.step and wanted.step not in known and not any(one.step == wanted.step for one in begun(directory)):
+    printed = [one for one in begun(directory) if one.step == wanted.step or one.step.startswith(wanted.step + "/")]
+    happened = any(wanted.takes(*unit, one.attempts) for unit, one in units.items() if unit[1] is not None)
+    if (
+        wanted.item is not None
+        and not happened
+        and not any(wanted.takes(one.step, one.item, one.attempt) for one in printed)
+    ):
+        raise UsageError(
+            f"nothing is known of an item {wanted.item!r} of {wanted.step} in run {run_id}, or it printed nothing",
+            hint=f"rerail show {run_id} {wanted.step}",
+        )
+    if wanted.step and wanted.step not in known and not printed:
         names = ", ".join(sorted(known)[:12]) or "none yet"
         raise UsageError(
             f"nothing happened to a step {wanted.step!r} in run {run_id}; to these it did: {names}",

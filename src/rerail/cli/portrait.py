@@ -80,11 +80,12 @@ class Portrait:
         return table(cells, self._look, indent="  ")
 
     def _step(self, step: StepRecord) -> tuple[Cell, ...]:
-        shown = "allowed" if step.allowed_failure else step.status
+        status = "interrupted" if self._status == "crashed" and step.status == "running" else step.status
+        shown = "allowed" if step.allowed_failure else status
         style = STYLES.get(shown, "")
         return (
             (step.id if step.item is None else f"{step.id}[{step.item}]", ""),
-            (f"{self._look.symbol(shown)} {step.status}", style),
+            (f"{self._look.symbol(shown)} {status}", style),
             (seconds(step.duration_seconds), ""),
             (str(step.attempts) if step.attempts > 1 else "", ""),
             (dollars(step.metrics.get("cost_usd", 0)), ""),

@@ -15,6 +15,7 @@ import msgspec
 
 from rerail import api, processes
 from rerail.cli.options import (
+    Decorator,
     base_dir,
     find_run,
     json_option,
@@ -64,6 +65,15 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
             fail_fast=self.fail_fast or recorded.fail_fast,
             secrets=tuple(dict.fromkeys((*recorded.secrets, *self.secrets))),
         )
+
+
+def changes_option() -> Decorator:
+    return click.option(
+        "--changes",
+        type=click.Choice(["rerun", "keep", "refuse"]),
+        default="rerun",
+        help="What to do with steps whose definition was edited since they ran.",
+    )
 
 
 def driving_options(command: Any) -> Any:
@@ -142,12 +152,7 @@ def run(
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
 @run_argument(required=False)
-@click.option(
-    "--changes",
-    type=click.Choice(["rerun", "keep", "refuse"]),
-    default="rerun",
-    help="What to do with steps whose definition was edited since they ran.",
-)
+@changes_option()
 @click.option(
     "--verify",
     type=click.Choice(["full", "fast"]),

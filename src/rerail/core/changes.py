@@ -16,8 +16,10 @@ from rerail.core.units import RunState, UnitState
 MOST_TAIL: Final = 300  # characters of stderr that the state keeps of a failed item
 
 
-def _started(_state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) -> None:
+def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) -> None:
     unit.attempts = event.attempt
+    if unit.index is None and event.index is not None:
+        closing.begin_item(state, event, unit)
     unit.index = event.index
     if unit.items is None:  # a controller that goes on stands on what there was when it began
         unit.started_seq = seq
@@ -156,7 +158,7 @@ def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -
     closing.forget_inside(state, (event.step, event.item), unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
-    unit.rounds += 1  # another item: what it does is new work
+    closing.new_round(state, (event.step, event.item), unit)  # another item: what it does is new work
     closing.reopen_around(state, (event.step, event.item), unit.reason)
 
 

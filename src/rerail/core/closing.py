@@ -24,6 +24,20 @@ def status_by_mark(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.
     return STATUS[controller.items.marks[event.index]]
 
 
+def begin_item(state: RunState, event: ev.StepStarted, unit: UnitState) -> None:
+    """An item starts for the first time: its work is that of the round its controller is in."""
+    assert event.item is not None
+    unit.rounds = max(unit.rounds, state.units[event.step, parent_of(event.item)].rounds)
+
+
+def new_round(state: RunState, key: Unit, unit: UnitState) -> None:
+    """What an item does from here on is not what it did before."""
+    assert key[1] is not None
+    controller = state.units[key[0], parent_of(key[1])]
+    controller.rounds += 1
+    unit.rounds = controller.rounds
+
+
 def account(state: RunState, key: Unit, unit: UnitState) -> None:
     """Mark an item by what has just happened to it, and forget it if that closed it."""
     step, item = key
@@ -114,13 +128,25 @@ def _add(controller: UnitState, unit: UnitState) -> None:
 
 def reopen_around(state: RunState, key: Unit, reason: str) -> None:
     """What was complete around a unit is no longer: it goes on when the run does."""
-    for outer in around(key):
-        unit = state.units.get(outer)
-        if unit is not None and outer != key and unit.status == "completed":
+    outers = [(outer, state.units[outer]) for outer in around(key) if outer != key and outer in state.units]
+    if any(is_past_iteration(unit, outer, key) for outer, unit in outers):
+        return  # nobody opens an iteration again that is over
+    for outer, unit in dict(outers).items():
+        if unit.status in ("completed", "failed"):
             unit.status = "pending"
+            unit.allowed = False
             unit.reason = reason
             if unit.index is not None:
                 account(state, outer, unit)
+
+
+def is_past_iteration(controller: UnitState, loop: Unit, inner: Unit) -> bool:
+    """Whether a unit is in an iteration of a loop that is over."""
+    if controller.items is None or not controller.items.carries or inner[1] is None:
+        return False
+    below = inner[1] if loop[1] is None else inner[1][len(loop[1]) + 2 :]
+    iteration = below.split("::")[0]
+    return iteration.isdecimal() and 0 < int(iteration) <= controller.items.completed
 
 
 def forget_inside(state: RunState, key: Unit, unit: UnitState) -> None:
@@ -166,4 +192,6 @@ def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -
         if known is not None:
             known.index = position
     kept = unit.items.kept if unit.items is not None else 0
+    if unit.items is not None and not event.carries:
+        unit.rounds += 1  # what is new in the list is new work, whatever it is called
     unit.items = Items(marks=marks, known=len(event.keys), digest=event.digest, carries=event.carries, kept=kept)

@@ -242,6 +242,7 @@ class ItemsListed(_UnitEvent, frozen=True, kw_only=True, tag="items-listed", omi
     skipped: str = ""
     gone: tuple[str, ...] = ()  # keys that are no longer in the list
     moved: dict[str, int] = {}  # new positions of units the state remembers
+    edited: dict[str, Any] = {}  # what people had changed of what is kept, by key
 
 
 class ItemDropped(_UnitEvent, frozen=True, kw_only=True, tag="item-dropped", omit_defaults=True):

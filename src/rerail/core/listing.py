@@ -228,8 +228,6 @@ def records(
 ) -> Iterator[ItemsListed]:
     """What the journal says of a list, in parts that are not too long. `remembered` are keys the state has units of."""
     keys, values = new.keys, new.values
-    if new.edited:  # what people changed belongs to the list from here on
-        values = [new.value(index) for index in range(len(keys))]
     for first in range(0, max(len(keys), 1), IN_ONE_RECORD):
         part = slice(first, first + IN_ONE_RECORD)
         more: dict[str, Any] = {}
@@ -239,6 +237,7 @@ def records(
                 "failed": ranges(kept.marks, FAILED),
                 "skipped": ranges(kept.marks, SKIPPED),
                 "gone": (*kept.gone, *kept.changed),  # of either nothing that is known counts any more
+                "edited": {keys[index]: value for index, value in new.edited.items()},
                 "moved": {key: kept.positions[key] for key in remembered if key in kept.positions},
             }
         yield ItemsListed(
@@ -274,10 +273,10 @@ def recorded(found: Iterable[Event], unit: Unit) -> Listing | None:
         values += event.keys if event.values is None else event.values
     if len(keys) != events[begun].total:
         return None
-    positions = {key: index for index, key in enumerate(keys)} if edits else {}
+    changed = edits or events[begun].edited
+    positions = {key: index for index, key in enumerate(keys)} if changed else {}
     listing = Listing(keys=keys, values=None if values == keys else values, digest=events[begun].digest)
-    for edit in edits:
-        index = positions.get(key_of(edit.item or ""))
-        if index is not None:
-            listing.edit(index, edit.value)
+    for key, value in (*events[begun].edited.items(), *((key_of(edit.item or ""), edit.value) for edit in edits)):
+        if key in positions:
+            listing.edit(positions[key], value)
     return listing

@@ -121,8 +121,8 @@ class Making:
             for flaw in self._audit.flaws.get((step.id, self._item), ())
             if (step.id, flaw.path) in self._needed or not (flaw.temporary or flaw.later)
         )
-        decision = self._by_record(step, unit, lineage)
-        if decision is None and step.is_controller and unit.status == "completed":
+        decision = self._by_record(step, unit, made, lineage)
+        if decision is None and step.is_controller and unit.settled:
             decision = self._by_what_is_inside(step, unit)
         if decision is None:
             decision = self._by_files(step, unit, made, flaws)
@@ -168,9 +168,14 @@ class Making:
         verdict: Verdict = "rerun" if anew and lost[0].decision != "ask" else "continue"
         return Decision(step=step.id, decision=verdict, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=made)
 
-    def _by_progress(self, step: Step, unit: UnitState, lineage: Mapping[str, int]) -> Decision | None:
+    def _by_progress(
+        self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
+    ) -> Decision | None:
         """A controller that was begun and has not completed: it goes on, unless what it stands on has changed."""
         if unit.items is None or unit.status in ("completed", "skipped"):
+            return None
+        again = [one for one in self._wishes.retry if one in self._inside.get(step.id, ())]
+        if unit.settled and step.allow_failure and not again:
             return None
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
         other_kind = unit.items.carries != isinstance(step.action, Loop)
@@ -180,8 +185,12 @@ class Making:
         if older is not None:
             return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
         reason = progress_words(unit)
-        if unit.status == "failed" and unit.items.failed:
-            reason += ", which is tried again" if unit.items.failed == 1 else ", which are tried again"
+        tried = len(again) or (unit.items.failed if unit.status == "failed" and not self._wishes.retry else 0)
+        if tried:
+            reason += f", {tried} tried again"
+        unsettled = [need for need in step.needs if not made[need].kept]
+        if unsettled:
+            reason += f"; all of it again if {_names(unsettled)} come{'s' if len(unsettled) == 1 else ''} out different"
         if step.id in self._wishes.relisted:
             reason += f"; {self._wishes.relisted[step.id]}"
         return Decision(step=step.id, decision="continue", reason=reason)
@@ -189,9 +198,11 @@ class Making:
     def _edited(self, step: Step, unit: UnitState) -> bool:
         return bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, self._env)
 
-    def _by_record(self, step: Step, unit: UnitState, lineage: Mapping[str, int]) -> Decision | None:
+    def _by_record(
+        self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
+    ) -> Decision | None:
         """What the record alone decides."""
-        if step.is_controller and (going_on := self._by_progress(step, unit, lineage)) is not None:
+        if step.is_controller and (going_on := self._by_progress(step, unit, made, lineage)) is not None:
             return going_on
         match unit.status:
             case "pending":

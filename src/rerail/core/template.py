@@ -164,8 +164,9 @@ def _unknown_root(name: str, expression: str, known: Known) -> str:
     if name in known.all_steps:
         return f"nothing is called `{name}`, did you mean `steps.{name}`?"
     if name in ROOTS:
-        return f"there is no `{name}` here"
-    return f"nothing is called `{name}`; there is {', '.join(ROOTS[:3])}, run"
+        return f"there is no `{name}` here: it is known in the steps of a {'map' if name == 'item' else 'loop'} only"
+    there = [*ROOTS[:3], *(root for root in ("item", "loop") if getattr(known, root)), "run"]
+    return f"nothing is called `{name}`; there is {', '.join(there)}"
 
 
 def _path(node: Any) -> list[str]:
@@ -189,7 +190,7 @@ def _check_path(path: Sequence[str], known: Known) -> str:
         case ["params", name, *_] if name not in known.params:
             return f"no param `{name}`{_near(name, known.params)}"
         case ["item" | "loop" as root, *_] if not getattr(known, root):
-            return f"there is no `{root}` here"
+            return _unknown_root(root, root, known)
         case ["loop", name, *_] if name not in LOOP_NAMES:
             return f"`loop` has {', '.join(LOOP_NAMES)}, not `{name}`"
         case ["run", name, *_] if name not in RUN_NAMES:

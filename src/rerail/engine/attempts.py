@@ -104,8 +104,9 @@ def _key(job: Job, task: Task, state: RunState) -> str:
 
 
 def _rounds(unit: Unit, state: RunState) -> int:
-    """How often the items of the controllers around a unit were given up."""
-    return sum(state.units[outer].rounds for outer in set(around(unit)) if outer in state.units)
+    """In which round the items around a unit are: it grows when a list or an item is replaced or given up."""
+    items = (state.units[outer] for outer in set(around(unit)) if outer in state.units)
+    return sum(known.rounds for known in items if known.index is not None)
 
 
 def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, Kind]) -> Attempt:

@@ -219,6 +219,7 @@ class LoopRun(Controller):
     def __init__(self, desk: Desk, task: Task) -> None:
         super().__init__(desk, task)
         self._trail_so_far: list[Any] = []
+        self._patient_until = 0  # iterations that do not count as without progress: a person wants it to go on
 
     def begin(self) -> None:
         action = self.step.action
@@ -227,6 +228,9 @@ class LoopRun(Controller):
         items = self.state.unit(self.unit).items
         assert items is not None
         done = items.completed
+        error = self.state.unit(self.unit).error
+        if error is not None and error.type == "NoProgress":
+            self._patient_until = done
         if done and self._is_over(done):
             return
         self._iterate(done)
@@ -329,8 +333,10 @@ class LoopRun(Controller):
     def _stalls(self, action: Loop) -> bool:
         trail, since = self._past_progress(), 0
         best: Any = msgspec.UNSET
-        for value in trail:
-            if best is msgspec.UNSET or is_better(value, best, action.until):
+        for number, value in enumerate(trail, 1):
+            if number <= self._patient_until:
+                best = value if best is msgspec.UNSET or is_better(value, best, action.until) else best
+            elif best is msgspec.UNSET or is_better(value, best, action.until):
                 best, since = value, 0
             else:
                 since += 1

@@ -184,6 +184,8 @@ class MapRun(Controller):
         items = self.state.unit(self.unit).items
         assert items is not None
         self._listing, self._items = listing, items
+        if self.action.on_item_failure == "stop" and items.failed:  # in a life that was cut off before the map ended
+            self._stopped = f"an item of {name(self.unit)}"
         if not listing.keys:
             self.desk.recorder.warn(f"{name(self.unit)}: there are no items")
         self._fill()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rerail.core import events as ev
 from rerail.core.audit import Audit
+from rerail.core.closing import is_past_iteration
 from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
@@ -111,11 +112,11 @@ class Past:
                 known = state.units.get(outer)
                 if known is None or outer == inner:
                     continue
-                if _is_past_iteration(known, outer, inner):
+                if is_past_iteration(known, outer, inner):
                     self.invalidate(outer, decision.reason)  # all that came after stands on it
-                elif known.status == "completed":
+                elif known.status == "completed" or (known.status == "failed" and known.retry_at is None):
                     self.invalidate(outer, decision.reason, reopened=True)
-        if state.unit(unit).status == "completed":
+        if state.unit(unit).settled:
             self.invalidate(unit, decision.reason, reopened=True)
 
     def _finish_clean_up(self, frame: Frame, step: Step, *, hold: bool) -> None:
@@ -194,15 +195,6 @@ def dead_items(state: RunState, controller: Unit) -> Iterator[Unit]:
         mine = unit[0] == step and unit[1] is not None and known.index is not None and parent_of(unit[1]) == item
         if mine and known.status == "failed" and known.retry_at is None and not known.allowed:
             yield unit
-
-
-def _is_past_iteration(controller: UnitState, loop: Unit, inner: Unit) -> bool:
-    """Whether a unit is in an iteration of a loop that is over."""
-    if controller.items is None or not controller.items.carries or inner[1] is None:
-        return False
-    below = inner[1] if loop[1] is None else inner[1][len(loop[1]) + 2 :]
-    iteration = below.split("::")[0]
-    return iteration.isdecimal() and 0 < int(iteration) <= controller.items.completed
 
 
 def _is_inside(unit: Unit, controller: Unit) -> bool:

@@ -31,10 +31,16 @@ def refuse_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
             fields.problems.add(node, f"`{key}` of {fields.what} goes into the steps of its {kind}")
 
 
+def _refuse_steps(inner: Fields, kind: str) -> None:
+    if inner.has("steps"):
+        inner.problems.add(inner.get("steps") or inner.node, f"`steps` stands beside `{kind}`, not in it")
+
+
 def read_map(fields: Fields, problems: Problems, known: Known, directory: str) -> Map:
     """What a map fans out over and how; its steps are read elsewhere."""
     inner = Fields(fields.get("map") or fields.node, problems, f"`map` of {fields.what}")
-    inner.only(MAP_KEYS)
+    _refuse_steps(inner, "map")
+    inner.only((*MAP_KEYS, "steps"))
     outside, inside = Expressions(problems, known), Expressions(problems, _with_item(known))
     for key in ("limit", "offset"):
         outside.everything(inner.get(key))
@@ -134,7 +140,8 @@ def _outside_source(node: Node, what: str, problems: Problems, expressions: Expr
 def read_loop(fields: Fields, problems: Problems) -> Loop:
     """How often a loop goes round; its conditions and its steps are read elsewhere."""
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
-    inner.only(LOOP_KEYS)
+    _refuse_steps(inner, "loop")
+    inner.only((*LOOP_KEYS, "steps"))
     most = inner.get("max_iterations")
     if most is None:
         problems.add(inner.node, f"`loop` of {fields.what} has no `max_iterations`")
