@@ -79,6 +79,8 @@ class Driven(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_wide(pipeline: Pipeline, parallel: int) -> bool:
     """Whether several attempts may run at once."""
+    if parallel > 1 or not pipeline.has_controllers:
+        return parallel > 1
     wide = (step.action.parallel or parallel for _, step in every_step(pipeline) if isinstance(step.action, Map))
     return max(parallel, *wide, 1) > 1
 

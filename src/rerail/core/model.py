@@ -99,6 +99,7 @@ class Inner(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pi
 
 
 Controller = Map | Loop | Inner  # what does nothing itself but have other steps run
+CONTROLLERS = (Map, Loop, Inner)
 Action = Run | Python | Write | Call | Map | Loop | Inner
 
 
@@ -184,7 +185,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_controller(self) -> bool:
-        return isinstance(self.action, Map | Loop | Inner)
+        return isinstance(self.action, CONTROLLERS)
 
 
 class Param(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -225,8 +226,15 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (*cleaning, *(hook.id for hook in self.finally_))
 
     @property
+    def has_controllers(self) -> bool:
+        """Whether any step has others run."""
+        return any(isinstance(step.action, CONTROLLERS) for step in self.steps)
+
+    @property
     def type(self) -> Literal["standard", "iterative", "mapreduce"]:
         """What other tools would call it."""
+        if not self.has_controllers:
+            return "standard"
         kinds = {type(step.action) for _, step in every_step(self)}
         return "mapreduce" if Map in kinds else "iterative" if Loop in kinds else "standard"
 

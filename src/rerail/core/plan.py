@@ -36,10 +36,10 @@ def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes
         return Plan(decisions=tuple(pending(step, UnitState()) for step in pipeline.steps))
     body = Frame(steps=pipeline.steps, env=pipeline.env, index=step_index(pipeline))
     made = decide(body, state, audit or Audit(), wishes)
-    steps, hooks = {step.id for step in pipeline.steps}, set(pipeline.hooks)
+    known = {step.id for step in pipeline.steps} | set(pipeline.hooks)
     return Plan(
         decisions=tuple(made[step.id] for step in pipeline.steps),
-        removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in steps | hooks),
+        removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in known),
         hooks=_hooks(pipeline, state),
         ending_cut_off=ending_was_cut_off(pipeline, state),
     )

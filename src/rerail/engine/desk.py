@@ -39,14 +39,11 @@ class Desk:
         self.due: list[Waiting] = []  # those that come to it once all that happened is durable
         self.started: list[Task] = []  # controllers in whose own name an attempt was started
         self._bodies: dict[int, Body] = {}
-        self._definitions: dict[int, str] = {}
+        self._env = job.pipeline.env
 
     def definition(self, step: Step) -> str:
-        """The fingerprint of a step, made once."""
-        key = id(step)
-        if key not in self._definitions:
-            self._definitions[key] = fingerprint(step, self.job.pipeline.env)
-        return self._definitions[key]
+        """The fingerprint of a step."""
+        return fingerprint(step, self._env)
 
     def body(self, task: Task) -> Body:
         """The body of a controller, made once for all its instances."""

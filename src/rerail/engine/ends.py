@@ -21,6 +21,9 @@ class Ends:
         self._desk = desk
         self._root = root
         self._hooks = hooks
+        self._stage = desk.recorder.stage
+        self._now = desk.clock.now
+        self._unit = desk.state.unit
 
     def interrupt(self, task: Task, attempt: int, outcome: Outcome, reason: str) -> None:
         """An attempt was cut off by us."""
@@ -34,9 +37,9 @@ class Ends:
         step, item = task.unit
         if task.step.on_failure and self._root.failed:  # a clean-up that failed before it is history now
             self._root.failed -= {hook.id for hook in task.step.on_failure}
-        self._desk.recorder.stage(
+        self._stage(
             ev.StepCompleted(
-                at=self._desk.clock.now(),
+                at=self._now(),
                 step=step,
                 item=item,
                 attempt=attempt,
@@ -47,8 +50,9 @@ class Ends:
                 output=outcome.output if item is None else "",  # of items there are many, and it is in the log
             )
         )
-        task.home.settle(task, self._desk.state.unit(task.unit))
-        task.home.leave(task)
+        home = task.home
+        home.settle(task, self._unit(task.unit))
+        home.leave(task)
 
     def fail(self, task: Task, attempt: int, outcome: Outcome) -> bool:
         """An attempt failed; whether that is the end of it, and not allowed."""

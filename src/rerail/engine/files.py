@@ -21,25 +21,20 @@ class StepFiles:
         self._workshop = workshop
         self._spared = spared
         self.examined: dict[Unit, Looked] = {}  # looked at, and not started yet
-        self._examining: dict[Unit, Task] = {}
+        self.waiting: dict[Unit, Task] = {}  # tasks whose files are being looked at
         self._confirmed: dict[Unit, str] = {}  # looked at again, and what was lost of it
         self._cleared: dict[Unit, dict[str, str]] = {}  # what was moved aside before it runs again
         self._blocked: dict[Unit, str] = {}  # what could not be, and would be destroyed
         self._sealing: dict[Unit, Outcome] = {}
 
     @property
-    def examining(self) -> int:
-        """How many steps wait until their inputs are looked at."""
-        return len(self._examining)
-
-    @property
     def counted(self) -> int:
         """How many of these count against the width of the run."""
-        return sum(task.home.counted for task in self._examining.values()) if self._examining else 0
+        return sum(task.home.counted for task in self.waiting.values())
 
     @property
     def busy(self) -> bool:
-        return bool(self._examining or self._sealing)
+        return bool(self.waiting or self._sealing)
 
     def examine(self, task: Task, scope: Scope) -> None:
         """Have the inputs of a step looked at; its turn comes again when that is done."""
@@ -47,7 +42,7 @@ class StepFiles:
             declared = filled(task.step.inputs, scope)
         except ExpressionError:
             declared = task.step.inputs  # the step fails for the same reason, with a better message
-        self._examining[task.unit] = task
+        self.waiting[task.unit] = task
         self._workshop.examine(task.unit, declared)
 
     def inputs(self, task: Task) -> tuple[InputRecord, ...]:
@@ -71,7 +66,7 @@ class StepFiles:
             return ""
         if task.unit in self._confirmed:
             return self._confirmed.pop(task.unit)
-        self._examining[task.unit] = task
+        self.waiting[task.unit] = task
         self._workshop.confirm(task.unit, task.step, unit.artifacts, self._spared)
         return None
 
@@ -81,7 +76,7 @@ class StepFiles:
             return {}
         if task.unit in self._cleared:
             return self._cleared.pop(task.unit)
-        self._examining[task.unit] = task
+        self.waiting[task.unit] = task
         self._workshop.clear(task.unit, task.step, unit.artifacts, self._spared)
         return None
 
@@ -121,7 +116,7 @@ class StepFiles:
         found: list[tuple[Task | None, Looked]] = []
         for looked in self._workshop.finished():
             unit = looked.unit
-            task = self._examining.pop(unit, None) if looked.purpose != "artifacts" else None
+            task = self.waiting.pop(unit, None) if looked.purpose != "artifacts" else None
             found.append((task, looked))
             if looked.purpose == "inputs" and not looked.given_up:
                 self.examined[unit] = looked

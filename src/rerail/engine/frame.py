@@ -30,6 +30,7 @@ class Body:
         self.by_id = {step.id: step for step in (*steps, *cleaning, *last)}
         self.hooks = frozenset(hook.id for hook in (*cleaning, *last))
         self.paths = {step.local: step.id for step in steps}
+        self.controllers = frozenset(step.id for step in steps if step.is_controller)
 
 
 class Owner(Protocol):
@@ -72,8 +73,7 @@ class Frame:
         self._wanted = {until, *Ancestors(self.body.needs).of(until)}
 
     def task(self, step_id: str) -> Task:
-        step = self.body.by_id[step_id]
-        return Task(step, (step_id, self.item), self, controls=step.is_controller)
+        return Task(self.body.by_id[step_id], (step_id, self.item), self, controls=step_id in self.body.controllers)
 
     # What names stand for
 

@@ -18,11 +18,12 @@ class Inside:
         self._desk = desk
         self._open: dict[Unit, Controller] = {}
         pipeline = desk.job.pipeline
-        cleaning = {hook.id for _, step in every_step(pipeline) for hook in step.on_failure}
-        last = {
-            hook.id for _, step in every_step(pipeline) if isinstance(step.action, Inner) for hook in step.action.finally_
-        }
-        self.hooks = frozenset(cleaning | last | {hook.id for hook in pipeline.finally_})
+        hooks = set(pipeline.hooks)
+        for _, step in every_step(pipeline) if pipeline.has_controllers else ():
+            hooks.update(hook.id for hook in step.on_failure)
+            if isinstance(step.action, Inner):
+                hooks.update(hook.id for hook in step.action.finally_)
+        self.hooks = frozenset(hooks)
 
     def refresh(self, task: Task, unit: UnitState) -> None:
         """Before a controller starts: give up what no longer counts, and open what failed."""
@@ -56,9 +57,10 @@ class Inside:
 
     def conclude(self) -> None:
         """All that happened is durable: controllers that waited for that go on, or come to their end."""
-        due, self._desk.due = self._desk.due, []
-        for controller in due:
-            controller.conclude()
+        if self._desk.due:
+            due, self._desk.due = self._desk.due, []
+            for controller in due:
+                controller.conclude()
 
     def ended(self, unit: Unit) -> None:
         self._open.pop(unit, None)

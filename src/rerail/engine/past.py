@@ -10,7 +10,7 @@ from rerail.core.closing import is_past_iteration
 from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
-from rerail.core.inside import step_index
+from rerail.core.inside import StepIndex, step_index
 from rerail.core.items import around, parent_of
 from rerail.core.making import Frame as Planned
 from rerail.core.making import decide
@@ -32,7 +32,7 @@ class Past:
         self._recorder = recorder
         self._turns = turns
         self._clock = clock
-        self._index = step_index(job.pipeline)
+        self._index: StepIndex | None = None  # made when it is needed
 
     def settle(self, root: Frame) -> None:
         """The pipeline's own steps, as the plan says."""
@@ -49,6 +49,8 @@ class Past:
         if not any(state.units.get((step.id, frame.item)) for step in frame.body.steps):
             frame.begin_new()
             return
+        if self._index is None:
+            self._index = step_index(self._job.pipeline)
         planned = Planned(steps=frame.body.steps, env=frame.body.env, index=self._index, item=frame.item)
         self._settle_all(frame, decide(planned, state, Audit(), Wishes(changes="keep")))
         self._begin(frame)

@@ -60,6 +60,7 @@ class Runner:
         self._inside = Inside(self._desk)
         self._ends = Ends(self._desk, self._root, self._inside.hooks)
         self._running: dict[Unit, tuple[Task, int]] = {}  # with the number of the attempt
+        self._parallel = job.options.parallel
         self._counted = 0  # those of them that count against the width of the run
         self._unstartable: list[Outcome] = []
         self._files = StepFiles(tools.workshop, job.spared)
@@ -74,7 +75,7 @@ class Runner:
         self._past.settle(self._root)
         put_back(self._recorder, self._state, self._job.work_dir)
         self._loop()
-        end = ending_of(self._job, self._recorder, self._root, self._stop())
+        end = ending_of(self._job, self._recorder, self._root, Stop(self._stop_reason, self._stop_signal))
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
             end = self._last_hooks(end)
         self._inside.interrupt(self._stop_signal.name if self._stop_signal else end.reason or "the end of this life")
@@ -91,7 +92,7 @@ class Runner:
         self._halt()
         self._past.start_anew(self._root.start_hooks(left.hooks))
         self._loop()
-        return ending_of(self._job, self._recorder, self._root, self._stop())
+        return ending_of(self._job, self._recorder, self._root, Stop(self._stop_reason, self._stop_signal))
 
     def _loop(self) -> None:
         starts: list[Task] = []
@@ -100,9 +101,10 @@ class Runner:
             if self._flush(starts):
                 self._inside.conclude()  # before anything else happens that is not durable yet
                 self._launch(starts)
-                self._take_ends()
+                if self._desk.ends or self._desk.started:
+                    self._take_ends()
             starts.clear()
-            idle = not self._running and not self._unstartable and not self._files.examining
+            idle = not self._running and not self._unstartable and not self._files.waiting
             if self._is_stopping():
                 if idle:
                     return
@@ -158,7 +160,8 @@ class Runner:
         return False
 
     def _has_room(self) -> bool:
-        return self._counted + self._files.counted < self._job.options.parallel
+        waiting = self._files.counted if self._files.waiting else 0
+        return self._counted + waiting < self._parallel
 
     def _stage_start(self, task: Task, number: int) -> None:
         step, (path, item) = task.step, task.unit
@@ -235,6 +238,7 @@ class Runner:
             self._past.invalidate(task.unit, reason, reopened=True)
 
     def _launch(self, starts: Sequence[Task]) -> None:
+        controllers: list[Task] = []
         for task in starts:
             step = task.step
             try:
@@ -245,7 +249,8 @@ class Runner:
                     self._unstartable.append(unstartable(task.unit, kind, problem))
                     continue
                 if task.controls:
-                    continue  # below: what goes wrong in it is not a start that failed
+                    controllers.append(task)  # what goes wrong in it is not a start that failed
+                    continue
                 attempt = attempt_of(self._job, task, self._state, self._running[task.unit][1], self._desk.view)
                 work = self._tools.kinds[type(step.action)].work(attempt)
                 if step.checks:
@@ -256,14 +261,13 @@ class Runner:
                 self._unstartable.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
             else:
                 self._executor.start(attempt, work)
-        self._begin_controllers(starts)
+        if controllers:
+            self._begin_controllers(controllers)
 
     def _begin_controllers(self, starts: Sequence[Task]) -> None:
-        unstarted = {outcome.unit for outcome in self._unstartable}
         for task in starts:
-            if task.controls and task.unit not in unstarted:
-                self._take_out(task.unit)
-                self._inside.begin(task)
+            self._take_out(task.unit)
+            self._inside.begin(task)
 
     # Waiting and recording
 
@@ -289,7 +293,8 @@ class Runner:
             self._look()
         if self._tools.signals.received:
             self._heed_signals()
-        self._take_ends()
+        if self._desk.ends or self._desk.started:
+            self._take_ends()
         now = self._clock.monotonic()
         if now - self._last_interval >= self._job.pipeline.checkpoint.interval:
             self._last_interval = now
@@ -348,9 +353,6 @@ class Runner:
         if again or len(received) > 1:
             self._files.give_up()
         self._executor.stop(0.0 if again or len(received) > 1 else STOP_GRACE)
-
-    def _stop(self) -> Stop:
-        return Stop(self._stop_reason, self._stop_signal)
 
     def _stop_starting(self, reason: str) -> None:
         self._stop_reason = self._stop_reason or reason
