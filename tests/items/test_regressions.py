@@ -559,3 +559,25 @@ def test_names_as_they_are_shown_are_names_that_are_taken(project: Project) -> N
 
     assert project.rerail("logs", "r", "m[b]", check=0).stdout == "b\n"
     assert "an item 'x' of m" in project.rerail("logs", "r", "m", "x", check=2).stderr
+
+
+def test_a_step_of_unknown_outcome_inside_an_item_is_asked_about(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [a, b, c], parallel: 1}
+    steps:
+      - {id: pre, run: 'echo "pre ${{ item }}" >> "$LEDGER"'}
+      - id: pay
+        idempotent: false
+        run: echo "pay ${{ item }}" >> "$LEDGER"; test ${{ item }} != b || kill -9 $PPID; sleep 0.2
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    done = project.rerail("resume", "r", check=5)
+    assert "rerail mark r 'm/pay[b]' completed|failed|pending" in done.stderr
+    assert ledger(project) == ["pre a", "pay a", "pre b", "pay b", "pre c", "pay c"]  # the others went on
+    project.rerail("mark", "r", "m/pay[b]", "completed", check=0)
+    project.rerail("resume", "r", check=0)
+
+    assert len(ledger(project)) == 6
+    assert keys(project) == ["a", "b", "c"]
