@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 from tests.conftest import RERAIL, Project
 from tests.items.test_maps import ledger
@@ -125,3 +126,16 @@ steps:
     results = [json.loads(line)["key"] for line in (project.root / outputs["results_file"]).read_text().splitlines()]
     assert sorted([*results, *(one["key"] for one in letters)], key=int) == [str(n) for n in range(1, 21)]
     assert len(ledger(project)) == 16 + 4 * 3
+
+
+def test_19_two_clones_of_one_name_do_not_know_each_other(tmp_path: Path) -> None:
+    clones = []
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        clones.append(Project(tmp_path / place))
+    for clone in clones:
+        clone.pipeline("steps: [{id: m, map: {over: [1]}, steps: [{run: 'echo ran >> \"$LEDGER\"'}]}]")
+        clone.rerail("run", "pipeline.yaml", "--id", "same", check=0)
+
+    assert [ledger(clone) for clone in clones] == [["ran"], ["ran"]]
+    assert [len(clone.json("list")) for clone in clones] == [1, 1]
