@@ -13,6 +13,18 @@ from tests.conftest import Project
 from tests.items.test_maps import keys, ledger, results
 
 
+def resumed_without(project: Project, *lost: str) -> list[str]:
+    """Run until the gate at the end, lose files, open the gate, resume; what ran then."""
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    for name in lost:
+        (project.root / name).unlink()
+    (project.root / "ok").touch()
+    project.ledger_file.write_text("")
+    project.rerail("resume", "r", check=0)
+    project.rerail("verify", "r", check=0)
+    return ledger(project)
+
+
 def test_maps_at_the_same_time_may_have_items_of_the_same_name(project: Project) -> None:
     project.pipeline("""
 steps:
@@ -58,14 +70,7 @@ steps:
       - {id: use, run: 'echo "use ${{ item }}" >> "$LEDGER"'}
   - {id: last, run: test -e ok}
 """)
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    (project.root / "out-a").unlink()
-    (project.root / "ok").touch()
-    project.ledger_file.write_text("")
-    project.rerail("resume", "r", check=0)
-    project.rerail("verify", "r", check=0)
-
-    assert ledger(project) == ["make a"]
+    assert resumed_without(project, "out-a") == ["make a"]
 
 
 def test_a_loop_that_lost_what_an_iteration_made_begins_anew(project: Project) -> None:
@@ -79,13 +84,7 @@ steps:
         artifacts: [{path: "out-${{ loop.iteration }}", keep: false}]
   - {id: last, run: 'echo "last ${{ steps.l.outputs.v }}" >> "$LEDGER"; test -e ok'}
 """)
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    (project.root / "out-1").unlink()
-    (project.root / "ok").touch()
-    project.ledger_file.write_text("")
-    project.rerail("resume", "r", check=0)
-
-    assert ledger(project) == ["s 1", "s 2", "s 3", "last 3"]
+    assert resumed_without(project, "out-1") == ["s 1", "s 2", "s 3", "last 3"]
     assert (project.root / "out-1").exists()
 
 
@@ -104,13 +103,7 @@ steps:
       - {id: t, run: 'true'}
   - {id: last, run: test -e ok}
 """)
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    (project.root / "out-a-1").unlink()
-    (project.root / "ok").touch()
-    project.ledger_file.write_text("")
-    project.rerail("resume", "r", check=0)
-
-    assert ledger(project) == ["s a 1", "s a 2"]
+    assert resumed_without(project, "out-a-1") == ["s a 1", "s a 2"]
 
 
 def test_what_is_restored_behind_what_is_made_again_waits_for_it(project: Project) -> None:
@@ -534,6 +527,24 @@ steps:
 
     told = project.rerail("resume", "r", "--dry-run", check=0).stderr
     assert "1 tried again; all of it again if mid comes out different" in told
+
+
+def test_a_crash_gives_a_loop_no_more_patience(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: l
+    loop: {max_iterations: 20, until: steps.a.outputs.n >= 9, stop_if_no_progress: 2}
+    steps:
+      - id: a
+        run: |
+          echo ${{ loop.iteration }} >> "$LEDGER"; echo n=1 >> $RERAIL_OUTPUT
+          test ${{ loop.iteration }} != 5 -o -e killed || { touch killed; kill -9 $PPID; sleep 1; }
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("resume", "r", check=-9)
+    project.rerail("resume", "r", check=1)
+
+    assert ledger(project) == ["1", "2", "3", "4", "5", "5"]  # two more than where it gave up, crash or not
 
 
 def test_a_loop_without_progress_goes_on_when_it_is_told_to(project: Project) -> None:

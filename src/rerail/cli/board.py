@@ -56,7 +56,7 @@ class Board:
         names = [step.id for step in self._steps] + [hook.id for hook in pipeline.finally_]
         widest = max((*map(len, names), *(len(hook) + 2 for hook in self._hooks)), default=0)
         self._name_width = min(widest, WIDEST_NAME)
-        self._first_seen: dict[int, tuple[int, datetime]] = {}  # how far maps were when they were first drawn
+        self._first_seen: dict[str, tuple[int, datetime]] = {}  # how far maps were when they were first drawn
 
     def lines(self, frame: Frame, width: int, height: int) -> list[Line]:
         """The picture, at most so wide and so high."""
@@ -155,7 +155,7 @@ class Board:
             lines.append(self._cut([*line, (f"  {seen.last_line}", "dim")], width))
         return lines
 
-    def _of_items(self, unit: UnitState, items: Items, frame: Frame) -> list[Span]:
+    def _of_items(self, step: Step, unit: UnitState, items: Items, frame: Frame) -> list[Span]:
         """How far a map or loop is, how fast, and how long it will take."""
         if items.carries:
             if unit.status != "running":
@@ -164,7 +164,7 @@ class Board:
         if not items.total:
             return []
         spans: list[Span] = [(self._bar(Progress(done=items.closed, total=items.total)), "cyan")]
-        seen, since = self._first_seen.setdefault(id(items.marks), (items.closed, frame.now))
+        seen, since = self._first_seen.setdefault(step.id, (items.closed, frame.now))
         passed = (frame.now - since).total_seconds()
         if unit.status == "running" and items.closed > seen and passed > 0:
             rate = (items.closed - seen) / passed
@@ -198,7 +198,7 @@ class Board:
         elif unit.attempts > 1:
             spans.append((f"attempt {unit.attempts}", "yellow"))
         if unit.items is not None:
-            spans += self._of_items(unit, unit.items, frame)
+            spans += self._of_items(step, unit, unit.items, frame)
         match status:
             case "running":
                 spans += self._glimpse(step, unit, frame) if unit.items is None else []

@@ -6,6 +6,7 @@ the state alone: after a crash the next life asks the same questions and gets th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,10 @@ from rerail.engine.frame import Frame
 from rerail.engine.tasks import Task
 from rerail.ports import Outcome
 
+_TELLING = ("step-completed", "step-failed", "step-invalidated")  # what tells how a loop got on
 
-class Controller:
+
+class Controller(ABC):
     """A step whose work is other steps."""
 
     def __init__(self, desk: Desk, task: Task) -> None:
@@ -39,23 +42,15 @@ class Controller:
         self._began = desk.clock.monotonic()
         self._open: dict[Unit, tuple[Frame, float]] = {}  # groups under way, and since when
 
+    @abstractmethod
     def begin(self) -> None:
         """Its start is durable: have something run."""
-        raise NotImplementedError
 
-    def conclude(self) -> None:
-        """All that happened in it is durable: come to an end."""
-        raise NotImplementedError
-
-    def took(self, outcome: Outcome) -> None:
-        """What an attempt in its own name came to."""
-        raise NotImplementedError
-
+    @abstractmethod
     def frame_over(self, frame: Frame) -> None:
         """A frame of it came to its end."""
-        raise NotImplementedError
 
-    def frame_blocked(self, frame: Frame) -> None:
+    def frame_blocked(self, frame: Frame) -> None:  # noqa: B027 - most have nothing to do about it
         """A person has to judge first: whatever else can run goes on."""
 
     def open_frame(self, frame: Frame) -> None:
@@ -228,9 +223,6 @@ class LoopRun(Controller):
         items = self.state.unit(self.unit).items
         assert items is not None
         done = items.completed
-        error = self.state.unit(self.unit).error
-        if error is not None and error.type == "NoProgress":
-            self._patient_until = done
         if done and self._is_over(done):
             return
         self._iterate(done)
@@ -322,13 +314,24 @@ class LoopRun(Controller):
         items = self.state.unit(self.unit).items
         done = items.completed if items else 0
         if len(self._trail_so_far) != done:
-            found: dict[str, Any] = {}
-            for event in self.desk.recorder.find(("step-completed",), self.step.id):
-                if isinstance(event, ev.StepCompleted) and event.item is not None and "progress" in event.outputs:
-                    found[event.item] = event.outputs["progress"]
-            names = (joined(self.unit[1], str(number + 1)) for number in range(done))
-            self._trail_so_far = [found.get(name) for name in names]
+            self._read_progress(done)
         return self._trail_so_far
+
+    def _read_progress(self, done: int) -> None:
+        """Learn from the journal alone, so that a crash changes nothing about it."""
+        found: dict[str, Any] = {}
+        for event in self.desk.recorder.find(_TELLING, self.step.id):
+            match event:
+                case ev.StepCompleted(item=str(item), outputs=outputs):
+                    found[item] = outputs.get("progress")
+                case ev.StepFailed(error=error) if event.unit == self.unit and error.type == "NoProgress":
+                    mine = (joined(self.unit[1], str(number + 1)) for number in range(done))
+                    self._patient_until = sum(name in found for name in mine)  # whoever resumed it wanted it to go on
+                case ev.StepInvalidated(reopened=False) if event.unit == self.unit:
+                    found, self._patient_until = {}, 0
+                case _:
+                    pass
+        self._trail_so_far = [found.get(joined(self.unit[1], str(number + 1))) for number in range(done)]
 
     def _stalls(self, action: Loop) -> bool:
         trail, since = self._past_progress(), 0

@@ -120,6 +120,7 @@ class MapRun(Controller):
         self.desk.tools.executor.start(attempt, work)
 
     def took(self, outcome: Outcome) -> None:
+        """What the command came to whose output is the list."""
         if outcome.status != "ok":
             message = f"`over`: {outcome.message}" if outcome.message else ""
             self.desk.ends.append((self.task, msgspec.structs.replace(outcome, message=message)))
@@ -279,6 +280,7 @@ class MapRun(Controller):
     # The end
 
     def conclude(self) -> None:
+        """The last item is durable: hand out what all of them did."""
         if self.desk.stopping:
             return
         items, action = self._items, self.action

@@ -50,7 +50,7 @@ class Inside:
     def took(self, outcome: Outcome) -> bool:
         """Whether an outcome is that of an attempt in a controller's own name, which goes on with it."""
         controller = self._open.get(outcome.unit)
-        if controller is None:
+        if not isinstance(controller, MapRun):
             return False
         controller.took(outcome)
         return True
