@@ -104,6 +104,21 @@ def test_a_failed_iteration_is_tried_again_where_it_failed(project: Project) -> 
     assert ledger(project)[4:] == ["review 2", "after 2 60"]
 
 
+def test_a_crash_does_not_shorten_the_pause_between_iterations(project: Project) -> None:
+    project.pipeline("""
+steps: [{id: l, loop: {max_iterations: 2, delay: 2s}, steps: [{id: a, run: 'date +%s.%N >> "$LEDGER"'}]}]
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", "--json")
+    assert process.stdout is not None
+    assert any('"step-completed"' in line and '"item":"1"' in line and '"step":"l"' in line for line in process.stdout)
+    process.kill()
+    process.communicate()
+    project.rerail("resume", "r", check=0)
+
+    first, second = (float(line) for line in ledger(project))
+    assert second - first >= 2
+
+
 INNER = """
 params: {name: {type: string, required: true}, times: 2}
 env: {GREETING: hello}

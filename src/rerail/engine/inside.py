@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rerail.core.model import Inner, Loop, every_step
 from rerail.core.state import Unit, UnitState
-from rerail.engine.controllers import Controller, InnerRun, LoopRun
+from rerail.engine.controllers import Controller, InnerRun
 from rerail.engine.desk import Desk
 from rerail.engine.fanout import MapRun
+from rerail.engine.loops import LoopRun
 from rerail.engine.tasks import Task
 from rerail.ports import Outcome
 
