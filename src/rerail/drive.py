@@ -48,27 +48,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     retry: frozenset[Unit] = frozenset()
     changes: Changes = "rerun"
 
-    def job(self, log: RunLog, channels: Channels) -> Job:
-        """What is to be driven, as far as this says it."""
-        header = log.recording.header
-        return Job(
-            header=header,
-            pipeline=Pipeline(name=header.pipeline, steps=()),
-            plan=Plan(decisions=()),
-            options=header.options,
-            work_dir=self.work_dir,
-            environment={},
-            base_env=os.environ,
-            channel=channels.of,
-            left_by=channels.left_by,
-            mask=self.mask,
-            until=self.until,
-            mended=self.mended,
-            spared=self.spared,
-            retry=self.retry,
-            changes=self.changes,
-        )
-
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended, and the state it left."""
@@ -100,27 +79,26 @@ def drive(
     executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
     recorder = Recorder(log, log.recording.header, pipeline, reporters, clock)
     marks = {processes.MARKS: processes.marks(mark, life)}
-    job = msgspec.structs.replace(
-        place.job(log, channels),
+    job = Job(
+        header=log.recording.header,
         pipeline=pipeline,
         plan=decisions,
         options=opening.options,
+        work_dir=place.work_dir,
         environment=marks | {"RERAIL_RUN_ID": log.recording.header.run_id, "RERAIL_RUN_DIR": log.directory},
+        base_env=os.environ,
+        channel=channels.of,
+        left_by=channels.left_by,
+        mask=place.mask,
+        until=place.until,
+        mended=place.mended,
+        spared=place.spared,
+        retry=place.retry,
+        changes=place.changes,
     )
     workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
     with Signals(executor) as signals:
-        tools = Tools(
-            executor=executor,
-            workshop=workshop,
-            kinds=builtin_kinds(place.functions),
-            clock=clock,
-            dice=random.random,
-            signals=signals,
-            head=git.head,
-            uncommitted=git.uncommitted,
-            find=patterns.found,
-            source=lambda source, scope: sources.read(source, scope, place.work_dir),
-        )
+        tools = _tools(executor, workshop, signals, clock, place)
         try:
             end = Runner(job, tools, recorder).drive(opening)
         finally:
@@ -128,3 +106,18 @@ def drive(
             executor.close()
             channels.close()
     return Driven(end=end, state=recorder.state)
+
+
+def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, clock: SystemClock, place: Place) -> Tools:
+    return Tools(
+        executor=executor,
+        workshop=workshop,
+        kinds=builtin_kinds(place.functions),
+        clock=clock,
+        dice=random.random,
+        signals=signals,
+        head=git.head,
+        uncommitted=git.uncommitted,
+        find=patterns.found,
+        source=lambda source, scope: sources.read(source, scope, place.work_dir),
+    )

@@ -482,6 +482,29 @@ steps:
     assert {line.split()[0] for line in found if "/c" in line} == {"r/m/c"}  # the same item all the time: the same work
 
 
+def test_items_with_odd_keys_keep_their_place_in_a_changed_list(project: Project) -> None:
+    listed = project.root / "l"
+    listed.write_text("a::b\nc\n")
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {lines: l}, parallel: 1, max_failures: 1}
+    steps:
+      - run: |
+          echo ${{ item }} >> "$LEDGER"; test ${{ item }} != a::b -o -e ok
+          test ${{ item }} != c -o -e killed || { touch killed; kill -9 $PPID; sleep 1; }
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    listed.write_text("new\nc\na::b\n")
+    project.rerail("resume", "r", check=0)
+    assert ledger(project) == ["a::b", "c", "new", "c"]
+    (project.root / "ok").touch()
+    project.rerail("dlq", "retry", "r", check=0)
+
+    assert ledger(project)[4:] == ["a::b"]
+    assert keys(project) == ["new", "c", "a%3A%3Ab"]
+
+
 def test_an_edit_survives_every_change_of_the_source(project: Project) -> None:
     listed = project.root / "l"
     listed.write_text("a\nb\nc\n")

@@ -184,11 +184,12 @@ def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -
             set_ranges(marks, text, mark)
     except ValueError as error:
         raise IllegalEvent(f"the list of {event.step}: {error}") from None
+    prefix = "" if event.item is None else event.item + "::"
     if event.gone:
-        gone, prefix = set(event.gone), "" if event.item is None else event.item + "::"
+        gone = set(event.gone)
         _forget(state, key, unit, lambda item: item is not None and item[len(prefix) :].split("::")[0] in gone)
     for item, position in event.moved.items():
-        known = state.units.get((event.step, joined(event.item, item)))
+        known = state.units.get((event.step, prefix + item))
         if known is not None:
             known.index = position
     kept = unit.items.kept if unit.items is not None else 0
