@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.crash.reference import standing_still
+
+__all__ = ["standing_still"]
+
 HERE = Path(__file__).parent
 
 

@@ -180,8 +180,10 @@ def replace_cache(path: str, data: bytes) -> None:
     temporary = f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, FILE_MODE)
     try:
-        with open(fd, "wb") as file:
-            file.write(data)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
         os.rename(temporary, path)
     except BaseException:
         remove_file(temporary)

@@ -80,6 +80,7 @@ class DirectoryRun:
         """Make sure that what was read is on the disk before anything is built on it, and put bad files aside."""
         if self._acked is not None:
             durable.sync_existing(os.path.join(self.path, segments.file_name(self._acked.segment)))
+            durable.sync_dir(self.path)  # its name too: the next segment must never be there without it
         for name in bad_files:
             path = os.path.join(self.path, name)
             if os.path.lexists(path):

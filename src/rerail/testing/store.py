@@ -1,4 +1,4 @@
-"""For authors of stores and for tests: the contract every store keeps, as plain pytest, and a clock one can hold.
+"""What every store does, as plain pytest; for authors of stores.
 
 class TestMyStore(StoreContract):
     @pytest.fixture
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -22,29 +22,6 @@ from rerail.errors import RunBusy, RunExists, RunNotFound
 from rerail.ports import Store
 
 _AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-
-
-class ManualClock:
-    """A clock that moves only when it is told to."""
-
-    def __init__(self, start: datetime = _AT) -> None:
-        self._now = start
-        self._monotonic = 1000.0
-
-    def now(self) -> datetime:
-        return self._now
-
-    def monotonic(self) -> float:
-        return self._monotonic
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass, on both clocks."""
-        self._now += timedelta(seconds=seconds)
-        self._monotonic += seconds
-
-    def set_wall_clock(self, now: datetime) -> None:
-        """Set the wall clock as a person or NTP would; the other goes on."""
-        self._now = now
 
 
 def header(run_id: str = "r1") -> RunHeader:

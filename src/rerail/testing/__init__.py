@@ -1,0 +1,37 @@
+"""For authors of plug-ins and for tests: contracts as plain pytest, a clock one can hold, and a file system with faults.
+
+docs/how-to/test-a-plugin.md shows how each of them is used.
+"""
+
+from __future__ import annotations
+
+from rerail.testing.clock import ManualClock
+from rerail.testing.disk import MODELS, CrashState, Disk, Model, crash_states
+from rerail.testing.explorer import Explorer, Judge, Violation, put, replay
+from rerail.testing.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points
+from rerail.testing.store import StoreContract, header, resumed, started
+
+__all__ = [
+    "MODELS",
+    "CrashState",
+    "Disk",
+    "Explorer",
+    "Fault",
+    "FaultFS",
+    "Judge",
+    "ManualClock",
+    "Model",
+    "Op",
+    "SimulatedCrash",
+    "StoreContract",
+    "Violation",
+    "crash_at",
+    "crash_points",
+    "crash_states",
+    "fault_points",
+    "header",
+    "put",
+    "replay",
+    "resumed",
+    "started",
+]

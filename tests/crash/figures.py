@@ -1,0 +1,79 @@
+"""The figures of the laboratory: what a run of the tests has measured, for people to read.
+
+Tests say what they counted; at the end of the session the table is printed and kept, and `scripts/generate_docs.py`
+puts it into docs/reference/crash-laboratory.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+FILE = Path(__file__).parent.parent.parent / ".pytest_cache" / "rerail-figures.jsonl"
+
+TITLES = {
+    "T1": "Every state call of a reference run killed, before it and half-way through it",
+    "T2": "Every state call failing, once and for good, with each kind of error",
+    "T3": "Different states a power cut can leave, judged by the real recovery",
+    "T4": "Power cuts on real file systems (ext4 in two modes, XFS, btrfs)",
+    "T5": "Bytes of state files flipped, and lengths they were cut to",
+    "T6": "Places in the code that sync, and what happens without each",
+    "T7": "Planted bugs, and how many of them the tests find",
+    "T8": "Random SIGKILL, SIGSTOP and SIGTERM of real runs with real processes",
+    "T9": "Rounds of eight processes that resume one run at once",
+    "T10": "What a durable step costs here, as a ratio to the floor of the disk",
+    "T11": "From SIGTERM to a durable interrupted checkpoint",
+    "T12": "Hostile inputs",
+    "T13": "Planted secrets in all bytes that were written",
+}
+
+
+def figure(row: str, what: str, value: float) -> None:
+    """Say what was counted; what several tests say about the same thing is added up."""
+    FILE.parent.mkdir(exist_ok=True)
+    line = json.dumps({"row": row, "what": what, "value": value}) + "\n"
+    with FILE.open("ab", buffering=0) as file:
+        file.write(line.encode())  # one write: several workers say something
+
+
+def largest(row: str, what: str, value: float) -> None:
+    """Say what was measured; of what several tests say about the same thing the largest counts."""
+    figure(row, f"at most: {what}", value)
+
+
+def start() -> None:
+    """Forget what an earlier run said."""
+    FILE.unlink(missing_ok=True)
+
+
+def collected() -> dict[str, dict[str, float]]:
+    """Row → what → value."""
+    rows: dict[str, dict[str, float]] = defaultdict(dict)
+    if FILE.exists():
+        for line in FILE.read_text(encoding="utf-8").splitlines():
+            said = json.loads(line)
+            before = rows[said["row"]].get(said["what"], 0)
+            value = float(said["value"])
+            rows[said["row"]][said["what"]] = max(before, value) if said["what"].startswith("at most") else before + value
+    return rows
+
+
+def lines() -> list[str]:
+    """The table as lines of text, one per row that something was said about."""
+    rows = collected()
+    found = []
+    for row, title in TITLES.items():
+        if row in rows:
+            said = "; ".join(f"{_shown(value)} {what.removeprefix('at most: ')}" for what, value in rows[row].items())
+            found.append(f"{row:4} {title}: {said}")
+    return found
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:.2g}"
+
+
+def is_controller() -> bool:
+    return "PYTEST_XDIST_WORKER" not in os.environ

@@ -1,0 +1,259 @@
+"""Every state a crash or a power cut can leave of a run, put on a disk and read by the real code.
+
+Layer 1 of the laboratory: over a hundred thousand different states, from one seed. What is acknowledged is never lost,
+nothing is invented, nothing is unreadable. A violation is saved as a fixture, which is a regression test from then on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from rerail.core.model import Pipeline
+from rerail.testing import (
+    Explorer,
+    Fault,
+    FaultFS,
+    Judge,
+    Op,
+    SimulatedCrash,
+    crash_at,
+    crash_points,
+    fault_points,
+    put,
+    replay,
+)
+from tests.crash.figures import figure
+from tests.crash.reference import SMALL, WHOLE, World, judge_by_reading, judge_by_resuming, live, wrong_end
+
+pytestmark = pytest.mark.usefixtures("standing_still")
+
+SEED = int(os.environ.get("RERAIL_SEED", "1"))
+SHARDS = 4
+FIXTURES = Path(__file__).parent / "fixtures"
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A scratch directory that costs no disk."""
+    shared = "/dev/shm"
+    path = Path(tempfile.mkdtemp(prefix="rerail-explorer-", dir=shared if os.access(shared, os.W_OK) else None))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def fresh(memory: Path) -> Path:
+    root = memory / "disk"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    return root
+
+
+def undisturbed(root: Path, pipeline: Pipeline) -> Sequence[Op]:
+    with FaultFS() as fs:
+        assert live(root, pipeline, World(fs)) == "completed"
+    return fs.ops
+
+
+def explain(explorer: Explorer) -> str:
+    """For a failing test: what is wrong, and where the state was saved to look at it again."""
+    return "\n".join(f"{violation}\n  saved as {violation.save(FIXTURES)}" for violation in explorer.violations)
+
+
+def on_a_copy(memory: Path, judge: Judge) -> Judge:
+    """For a judge that changes what it judges."""
+
+    def judged(place: str, notes: Sequence[str]) -> str:
+        copy = memory / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(place, copy)
+        return judge(str(copy), notes)
+
+    return judged
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: int) -> None:
+    """What only the page cache held when its writer died must not be built on before it is synced."""
+    explorer = Explorer(memory / "after", judge_by_reading, seed=SEED + shard)
+    for fs in crash_points(start=1 + shard, step=SHARDS, torn=shard % 2 == 1):
+        root = fresh(memory)
+        with fs:
+            live(root, WHOLE, World(fs))
+        if fs.crashed:
+            with FaultFS() as second:
+                assert live(root, WHOLE, World(second, life=2)) == "completed"
+            assert wrong_end(root, WHOLE) == ""
+            explorer.explore(root, [*fs.ops, *second.ops], since=len(fs.ops), share=0.27)
+            assert not explorer.violations, explain(explorer)
+    figure("T3", "states after a kill, a resume and a power cut", explorer.states)
+    assert explorer.states > 25_000  # of four shards: a hundred thousand
+
+
+def test_every_power_cut_of_a_run_is_resumed_to_the_same_end(memory: Path) -> None:
+    root = fresh(memory)
+    ops = undisturbed(root, WHOLE)
+    explorer = Explorer(memory / "after", on_a_copy(memory, judge_by_resuming(WHOLE)), seed=SEED)
+    explorer.explore(root, ops, share=0.3)
+
+    assert not explorer.violations, explain(explorer)
+    figure("T3", "states after a power cut, resumed to the end", explorer.states)
+    assert explorer.states > 1500
+
+
+@pytest.mark.parametrize("shard", range(2))
+def test_a_crash_during_recovery_is_recovered_from(memory: Path, shard: int) -> None:
+    """Power cut, and another one while the first is being recovered from."""
+    root = fresh(memory)
+    first = Explorer(memory / "after", judge_by_reading, seed=SEED)
+    states = first.explore(root, undisturbed(root, WHOLE))
+    second = Explorer(memory / "after", judge_by_reading, seed=SEED + shard)
+    for state in random.Random(SEED + shard).sample(states, 120):
+        put(state, root)
+        if "ran flaky" in state.notes:
+            (root / "flag").touch()
+        with FaultFS() as fs:
+            assert live(root, WHOLE, World(fs, life=2)) == "completed", state.label
+        second.explore(root, fs.ops, start=state, share=0.06)
+        assert not second.violations, explain(second)
+    figure("T3", "states after a crash during recovery", second.states)
+    assert second.states > 10_000
+
+
+def test_three_crashes_in_a_row_at_any_operations(memory: Path) -> None:
+    """Each life is killed a little later than the last; the disk is that of the page cache, then it is cut."""
+    dice = random.Random(SEED)
+    explorer = Explorer(memory / "after", judge_by_reading, seed=SEED)
+    for _ in range(40):
+        root = fresh(memory)
+        ops: list[Op] = []
+        for life in (1, 2, 3):
+            with crash_at(dice.randrange(20, 120), torn=dice.random() < 0.5) as fs:
+                live(root, WHOLE, World(fs, life=life))
+            ops += fs.ops
+        with FaultFS() as last:
+            assert live(root, WHOLE, World(last, life=4)) == "completed"
+        explorer.explore(root, [*ops, *last.ops], since=len(ops), share=0.1)
+        assert not explorer.violations, explain(explorer)
+    figure("T3", "states after several kills", explorer.states)
+
+
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
+@pytest.mark.parametrize("number", ERRORS, ids=lambda number: errno.errorcode[number])
+def test_every_operation_fails(memory: Path, number: int, forever: bool) -> None:
+    """Nothing is claimed that is not durable, also if the power fails on top; once the disk is well the run completes."""
+    explorer = Explorer(memory / "after", judge_by_reading, seed=SEED)
+    met = 0
+    for fs in fault_points(Fault(at=1, kind="error", number=number, forever=forever), reads=True):
+        root = fresh(memory)
+        world = World(fs)
+        with fs:
+            ended = live(root, SMALL, world)
+        met += fs.hit
+        explorer.explore(root, fs.ops, share=0.05)
+        assert not explorer.violations, explain(explorer)
+        after = World(life=2)
+        assert live(root, SMALL, after) == "completed", fs.ops[-5:]
+        check_honest(ended, world, after)
+        assert wrong_end(root, SMALL) == ""
+    figure("T2", f"calls failed {'for good' if forever else 'once'} in this process", met)
+    figure("T3", "states after an error and a power cut", explorer.states)
+    assert met > 70
+
+
+def check_honest(ended: str, world: World, after: World) -> None:
+    """Completed means completed; what was told is not done again."""
+    done = {note.split(" ", 2)[2] for note in world.told if note.startswith("done ")}
+    assert not done & set(after.ran), (ended, world.told, after.ran)
+    if ended == "completed":
+        assert after.ran == []
+    else:
+        assert ended in ("StateUnwritable", "StateUnreadable", "RunNotFound"), ended
+
+
+def test_every_write_is_short(memory: Path) -> None:
+    """A write of half is gone on with: nobody notices."""
+    met = 0
+    for fs in fault_points(Fault(at=1, kind="short")):
+        root = fresh(memory)
+        with fs:
+            assert live(root, SMALL, World(fs)) == "completed"
+        met += fs.hit
+        assert wrong_end(root, SMALL) == ""
+        assert judge_by_reading(str(root), [op.path for op in fs.ops if op.kind == "note"]) == ""
+    figure("T2", "short writes in this process", met)
+    assert met > 10
+
+
+def test_an_error_of_every_kind_while_resuming(memory: Path) -> None:
+    """A resume that cannot read or write its state refuses or stops; it never starts over."""
+    met = 0
+    for number in ERRORS:
+        for fs in fault_points(Fault(at=1, kind="error", number=number, forever=True), reads=True):
+            root = fresh(memory)
+            with crash_at(60) as before:
+                world = World(before)
+                live(root, SMALL, world)
+            assert before.crashed
+            with fs:
+                ended = live(root, SMALL, World(fs, life=2))
+            met += fs.hit
+            after = World(life=3)
+            assert live(root, SMALL, after) == "completed", (ended, fs.ops[-5:])
+            done = {note.split(" ", 2)[2] for note in world.told if note.startswith("done ")}
+            assert done
+            assert not done & set(after.ran), (ended, world.told, after.ran)
+            assert wrong_end(root, SMALL) == ""
+    figure("T2", "calls failed for good while resuming", met)
+
+
+@pytest.mark.parametrize("fixture", sorted(FIXTURES.glob("*.json")), ids=lambda path: path.stem)
+def test_what_was_once_wrong_is_right(memory: Path, fixture: Path) -> None:
+    assert replay(fixture, memory / "place", judge_by_reading) == ""
+
+
+def test_a_violation_can_be_replayed(memory: Path) -> None:
+    """The explorer finds what a missing sync costs, and what it saved says the same again."""
+    root = fresh(memory)
+    ops = [op for op in undisturbed(root, SMALL) if not (op.kind == "sync" and "journal" in op.path)]
+    explorer = Explorer(memory / "after", judge_by_reading, most_violations=1)
+    explorer.explore(root, ops)
+    (violation,) = explorer.violations
+
+    saved = violation.save(memory / "saved")
+
+    assert replay(saved, memory / "again", judge_by_reading) == violation.complaint
+
+
+def test_a_crash_is_the_last_thing_that_happens(tmp_path: Path) -> None:
+    """Nobody who cleans up after a crash can change anything: no `finally`, no handler of exceptions."""
+    from rerail import durable
+
+    path = tmp_path / "file"
+    with crash_at(2) as fs:
+        try:
+            durable.replace_file(str(path), b"content")
+        except SimulatedCrash:
+            with pytest.raises(SimulatedCrash):
+                durable.write_new(str(tmp_path / "other"), b"")
+            with pytest.raises(SimulatedCrash):
+                durable.new_dir(str(tmp_path / "directory"))
+            with pytest.raises(SimulatedCrash):
+                durable.remove_file(str(path))
+            with pytest.raises(SimulatedCrash):
+                durable.remove_tree(str(tmp_path))
+    assert fs.crashed
+    assert [entry.name for entry in tmp_path.iterdir()] == [f"file.{os.getpid()}-{_last_number(tmp_path)}.rerail-tmp"]
+
+
+def _last_number(directory: Path) -> str:
+    (left,) = directory.iterdir()
+    return left.name.split("-")[1].split(".")[0]
