@@ -215,6 +215,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     aside: dict[str, str] = {}
     inputs: tuple[InputRecord, ...] = ()
     problem: str = ""  # what is not as declared
+    unkept: bool = False  # the problem is not the step's: the place for copies of artifacts cannot be used
     warnings: tuple[str, ...] = ()
     given_up: bool = False
 

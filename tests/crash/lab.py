@@ -6,7 +6,9 @@ command meets it; then the run is driven to its end by further, undisturbed live
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import json
 import os
 import shutil
@@ -15,7 +17,7 @@ import sys
 import tempfile
 from typing import Any
 
-MODES = {"off": 0, "kill": 1, "torn": 2, "short": 3, "errno": 4, "errno-forever": 5, "signal": 6}
+MODES = {"off": 0, "kill": 1, "torn": 2, "short": 3, "errno": 4, "errno-forever": 5, "signal": 6, "cut": 7}
 
 PIPELINE = """\
 name: reference
@@ -26,47 +28,71 @@ steps:
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
       echo "$RERAIL_STEP says something"
       echo n=7 >> "$RERAIL_OUTPUT"
-      echo "$RERAIL_STEP end" >> "$LEDGER"
+      mkdir -p tree; echo leaf > tree/leaf
+    artifacts: [tree]
   - id: left
     needs: [seed]
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-      echo "$RERAIL_STEP says something"
       echo '{"side": "left", "list": [1, 2.5, null]}' >> "$RERAIL_OUTPUT"
       echo left > left.txt
-      echo "$RERAIL_STEP end" >> "$LEDGER"
+    artifacts: [left.txt]
   - id: right
     needs: [seed]
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-      echo "$RERAIL_STEP says something"
       echo side=right >> "$RERAIL_OUTPUT"
       echo right > right.txt
-      echo "$RERAIL_STEP end" >> "$LEDGER"
   - id: flaky
     needs: [left]
     retry: {attempts: 2, delay: 0.01}
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-      echo "$RERAIL_STEP says something"
       test -e flag || { touch flag; echo not yet >&2; exit 1; }
-      echo "$RERAIL_STEP end" >> "$LEDGER"
   - id: breaks
     needs: [right]
     allow_failure: true
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-      echo "$RERAIL_STEP says something"
-      echo "$RERAIL_STEP end" >> "$LEDGER"
       exit 3
-  - id: join
+  - id: pairs
     needs: [flaky, breaks]
+    map: {over: [a, bad], parallel: 2, max_failures: 1}
+    steps:
+      - id: one
+        run: |
+          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          echo "from=${{ item }}" >> "$RERAIL_OUTPUT"
+      - id: two
+        run: |
+          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          test ${{ item }} != bad
+          echo "made=${{ steps.one.outputs.from }}" >> "$RERAIL_OUTPUT"
+  - id: plain
+    map: {over: {lines: list.txt}, parallel: 3}
+    steps:
+      - run: |
+          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          echo "item ${{ item }}"
+          echo ${{ item }} > "made-${{ item }}.txt"
+          echo "length=${#RERAIL_ITEM}" >> "$RERAIL_OUTPUT"
+        artifacts: ["made-${{ item }}.txt"]
+  - id: polish
+    loop: {max_iterations: 3, until: steps.check.outputs.score >= 2}
+    steps:
+      - id: check
+        run: |
+          echo "$RERAIL_STEP[${{ loop.iteration }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+          echo "score=${{ loop.iteration }}" >> "$RERAIL_OUTPUT"
+  - id: reduce
+    inputs: [left.txt, tree]
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-      echo "$RERAIL_STEP says something"
-      cat left.txt right.txt > join.txt
+      cat left.txt right.txt tree/leaf > reduced.txt
+      cat ${{ steps.pairs.outputs.results_file }} ${{ steps.plain.outputs.results_file }} >> reduced.txt
+      echo ${{ steps.polish.outputs }} ${{ steps.pairs.outputs.failed }} >> reduced.txt
       echo total=14 >> "$RERAIL_OUTPUT"
-      echo "$RERAIL_STEP end" >> "$LEDGER"
+    artifacts: [reduced.txt]
   - id: note
     write: {path: note.txt, content: "done\\n"}
 """
@@ -99,52 +125,23 @@ steps:
       cat two.txt t/y/z > end.txt
     artifacts: [end.txt]
 """
-ITEMS = """\
-name: items
+CHAIN = """\
+name: chain
 env: {LEDGER: "%(ledger)s"}
 steps:
-  - id: pairs
-    map: {over: [a, bad, c], parallel: 2, max_failures: 1}
-    steps:
-      - id: one
-        run: |
-          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-          echo "from=${{ item }}" >> "$RERAIL_OUTPUT"
-      - id: two
-        run: |
-          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-          test ${{ item }} != bad
-          echo "made=${{ steps.one.outputs.from }}" >> "$RERAIL_OUTPUT"
-  - id: plain
-    map: {over: {lines: list.txt}, parallel: 3}
-    steps:
-      - run: |
-          echo "$RERAIL_STEP[${{ item }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-          echo "item ${{ item }}"
-          echo ${{ item }} > "made-${{ item }}.txt"
-          echo "length=${#RERAIL_ITEM}" >> "$RERAIL_OUTPUT"
-        artifacts: ["made-${{ item }}.txt"]
-  - id: polish
-    loop: {max_iterations: 3, until: steps.check.outputs.score >= 2}
-    steps:
-      - id: edit
-        run: |
-          echo "$RERAIL_STEP[${{ loop.iteration }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-          echo "before=${{ steps.check.outputs.score | default(0) }}" >> "$RERAIL_OUTPUT"
-      - id: check
-        run: |
-          echo "$RERAIL_STEP[${{ loop.iteration }}] start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-          echo "score=${{ steps.edit.outputs.before + 1 }}" >> "$RERAIL_OUTPUT"
-  - id: reduce
+  - {id: a, run: 'echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"; echo n=1 >> "$RERAIL_OUTPUT"'}
+  - {id: b, run: 'echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"; echo ${{ steps.a.outputs.n }} > b.txt'}
+  - {id: c, run: 'echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"; echo c > c.txt'}
+  - id: d
     run: |
       echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
-      cat ${{ steps.pairs.outputs.results_file }} ${{ steps.plain.outputs.results_file }} > reduced.txt
-      echo ${{ steps.polish.outputs }} ${{ steps.pairs.outputs.failed }} >> reduced.txt
+      cat b.txt c.txt > d.txt
+    artifacts: [d.txt]
 """
-PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS, "items": ITEMS}
+PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS, "chain": CHAIN}
 RESULTS = {
-    "reference": ("left.txt", "right.txt", "join.txt", "note.txt"),
-    "items": ("made-x.txt", "made-y y.txt", "reduced.txt"),
+    "reference": ("left.txt", "right.txt", "tree/leaf", "made-x.txt", "made-y y.txt", "reduced.txt", "note.txt"),
+    "chain": ("d.txt",),
     "artifacts": ("a/one.txt", "t/x", "t/y/z", "t/link", "two.txt", "end.txt"),
 }
 EDITED = "edited by hand\n"
@@ -196,7 +193,9 @@ def live(place: Place, arguments: list[str], order: dict[str, Any]) -> dict[str,
     }
 
 
-def _be_the_child(place: Place, arguments: list[str], order: dict[str, Any], write: int) -> None:
+def _be_the_child(
+    place: Place, arguments: list[str], order: dict[str, Any], write: int, *, tell_modules: bool = False
+) -> None:
     code = 99
     try:
         os.setsid()
@@ -215,7 +214,8 @@ def _be_the_child(place: Place, arguments: list[str], order: dict[str, Any], wri
         code = call(arguments)
         counted = shim.shim_count()
         shim.shim_arm(b"/nowhere", 0, 0, 0, -1)
-        os.write(write, str(counted).encode())
+        told = " ".join(name for name in sys.modules if not name.startswith("__")) if tell_modules else str(counted)
+        os.write(write, told.encode())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -304,19 +304,31 @@ def _acked(place: Place) -> list[str]:
     return done
 
 
+def _import_what_a_life_imports() -> None:
+    """So that no life has to: most of what a short one takes is importing."""
+    import importlib
+
+    place = Place("", PIPELINE)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _be_the_child(place, RUN, QUIET, write, tell_modules=True)
+    os.close(write)
+    with open(read, encoding="utf-8") as told:
+        names = told.read().split()
+    os.waitpid(child, 0)
+    place.remove()
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    assert "rerail.engine.runner" in sys.modules
+    gc.freeze()
+
+
 def main() -> None:
-    import rerail.api
-    import rerail.artifacts.audit
-    import rerail.artifacts.mend
-    import rerail.artifacts.workshop
-    import rerail.cli.run
-    import rerail.cli.show
-    import rerail.drive
+    _import_what_a_life_imports()
     import rerail.engine.recorder
-    import rerail.engine.runner
-    import rerail.executors.local
-    import rerail.kinds.builtin
-    import rerail.loaders.yaml
 
     rerail.engine.recorder.SNAPSHOT_SHARE = 1e9  # a snapshot after every batch: every point there can be
     signal.signal(signal.SIGINT, signal.default_int_handler)

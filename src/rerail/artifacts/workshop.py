@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import threading
@@ -55,6 +56,12 @@ def staging_of(objects: Objects | None, run_dir: str) -> Iterator[str]:
         objects.release()
         with contextlib.suppress(OSError):
             remove_tree(staging)
+
+
+# What a disk says, whatever file it is asked about.
+_DISK = frozenset(
+    {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+)
 
 
 class _Job(msgspec.Struct):
@@ -168,6 +175,13 @@ class LocalWorkshop:
             if not self._staging:
                 self._staging = self._open.enter_context(staging_of(self._objects, self._run_dir))
 
+    def _is_ours(self, error: OSError) -> bool:
+        """Whether it says something about the disk or about our own files rather than about those of the step."""
+        if error.errno in _DISK or not error.filename:  # without a name: a file that was open already
+            return True
+        state = os.path.dirname(os.path.dirname(self._run_dir))
+        return str(error.filename).startswith(state + os.sep)
+
     def _start(self, job: _Job, look: Callable[[Means], Looked]) -> None:
         self._jobs[job.unit] = job
 
@@ -188,8 +202,15 @@ class LocalWorkshop:
             except RerailError as error:
                 looked = Looked(unit=job.unit, purpose=purpose, problem=error.message)  # type: ignore[arg-type]
             except OSError as error:
-                what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-                looked = Looked(unit=job.unit, purpose=purpose, problem=f"cannot be read or kept: {what}")  # type: ignore[arg-type]
+                what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+                looked = Looked(
+                    unit=job.unit,
+                    purpose=purpose,  # type: ignore[arg-type]
+                    problem=f"its artifacts cannot be read or kept: {what}"
+                    if purpose == "artifacts"
+                    else f"cannot be read: {what}",
+                    unkept=self._is_ours(error),
+                )
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
                 what = f"{type(error).__name__}: {error}"
                 looked = Looked(unit=job.unit, purpose=purpose, problem=f"cannot be looked at: {what}")  # type: ignore[arg-type]

@@ -146,13 +146,16 @@ def write_new(path: str, data: bytes, mode: int = FILE_MODE) -> None:
         os.close(fd)
 
 
-def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_MODE) -> None:
+def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_MODE, mark: str = "") -> None:
     """Put new content in place of old, all or nothing, durable on return.
 
-    With `keep_as` the old content stays under that name. There is never a moment without a file at `path`.
+    With `keep_as` the old content stays under that name. There is never a moment without a file at `path`. Where nobody
+    tidies up, a `mark` tells apart who is writing: what a killed one left behind is replaced by its successor.
     """
     # A name of its own: two writers of one path must never publish each other's half-written file.
-    temporary = f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
+    temporary = marked_temporary(path, mark) if mark else f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
+    if mark:
+        remove_file(temporary)
     try:
         write_new(temporary, data, mode)
         if keep_as:
@@ -163,6 +166,15 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
         remove_file(temporary)
         raise
     sync_dir(os.path.dirname(path))
+
+
+def marked_temporary(path: str, mark: str) -> str:
+    """The name under which one writer, told apart by its mark, builds what will be at a path."""
+    import hashlib
+
+    directory, name = os.path.split(path)
+    label = hashlib.sha256(f"{mark}/{name}".encode(errors="surrogateescape")).hexdigest()[:16]
+    return os.path.join(directory, f".{label}{TEMPORARY_SUFFIX}")
 
 
 def append_line(path: str, line: bytes) -> int:

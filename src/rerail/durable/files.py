@@ -16,7 +16,16 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rerail.durable import TEMPORARY_SUFFIX, create_file, make_dir, remove_file, remove_tree, sync, sync_dir
+from rerail.durable import (
+    TEMPORARY_SUFFIX,
+    create_file,
+    make_dir,
+    marked_temporary,
+    remove_file,
+    remove_tree,
+    sync,
+    sync_dir,
+)
 
 MANY = 48  # files from which on one sync of the file system is cheaper than one of each
 CHUNK = 1 << 20
@@ -140,10 +149,9 @@ def place_copy(source: int, target: str, mode: int, sha256: str, mark: str) -> N
 
     `mark` tells apart who is writing; what a killed one left behind is replaced.
     """
-    directory, name = os.path.split(target)
+    directory = os.path.dirname(target)
     made = make_user_dir(directory)
-    label = hashlib.sha256(f"{mark}/{name}".encode(errors="surrogateescape")).hexdigest()[:16]
-    temporary = os.path.join(directory, f".{label}{TEMPORARY_SUFFIX}")
+    temporary = marked_temporary(target, mark)
     remove_file(temporary)
     fd = create_file(temporary, 0o600)
     try:

@@ -41,6 +41,14 @@ class Desk:
         self._bodies: dict[int, Body] = {}
         self._env = job.pipeline.env
 
+    def cannot_keep(self, why: str) -> bool:
+        """What steps made could not be made durable: the place for state has failed, not they. Whether that stops us."""
+        stops = self.job.pipeline.checkpoint.on_error == "stop"
+        if stops:
+            self.recorder.trouble = self.recorder.trouble or why
+            self.stopping = True
+        return stops
+
     def definition(self, step: Step) -> str:
         """The fingerprint of a step."""
         return fingerprint(step, self._env)

@@ -300,7 +300,9 @@ class MapRun(Controller):
             self._run_again(error.indexes)
             return
         except OSError as error:
-            self.end("failed", type="ResultsUnwritable", message=f"the results could not be kept: {error.strerror}")
+            why = f"the results could not be kept: {error.strerror}"
+            if not self.desk.cannot_keep(f"{name(self.unit)}: {why}"):
+                self.end("failed", type="ResultsUnwritable", message=why)
             return
         self.end("ok", outputs=outputs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 import msgspec
 
@@ -10,6 +10,7 @@ from rerail.core.events import InputRecord
 from rerail.core.render import filled
 from rerail.core.state import Unit, UnitState
 from rerail.core.template import ExpressionError, Scope
+from rerail.core.units import name
 from rerail.engine.tasks import Task
 from rerail.ports import Looked, Outcome, Workshop
 
@@ -17,7 +18,9 @@ from rerail.ports import Looked, Outcome, Workshop
 class StepFiles:
     """What the workshop was asked for, and what came of it."""
 
-    def __init__(self, workshop: Workshop, spared: Container[str]) -> None:
+    def __init__(self, workshop: Workshop, spared: Container[str], cannot_keep: Callable[[str], bool]) -> None:
+        """`cannot_keep` is told why what a step produced cannot be kept; whether that stops the run."""
+        self._cannot_keep = cannot_keep
         self._workshop = workshop
         self._spared = spared
         self.examined: dict[Unit, Looked] = {}  # looked at, and not started yet
@@ -105,7 +108,7 @@ class StepFiles:
     def sealed(self, looked: Looked) -> Outcome:
         """The outcome of a step now that its artifacts were looked at."""
         outcome = self._sealing.pop(looked.unit)
-        if looked.given_up:
+        if looked.given_up or (looked.unkept and self._cannot_keep(f"{name(looked.unit)}: {looked.problem}")):
             return msgspec.structs.replace(outcome, status="stopped")
         if looked.problem:
             return msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=looked.problem)

@@ -27,6 +27,7 @@ class Recorder:
     ) -> None:
         self.state: RunState = log.recording.state
         self.lost: StateUnwritable | None = None  # why the journal can no longer be written
+        self.trouble = ""  # why no new work should start although it can be
         self._log = log
         self._header = header
         self._policy = pipeline.checkpoint
@@ -101,7 +102,7 @@ class Recorder:
 
     @property
     def degraded(self) -> str:
-        return self._log.degraded
+        return self._log.degraded or self.trouble
 
     def warn(self, message: str) -> None:
         for reporter in self._reporters:

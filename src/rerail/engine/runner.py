@@ -63,7 +63,7 @@ class Runner:
         self._parallel = job.options.parallel
         self._counted = 0  # those of them that count against the width of the run
         self._unstartable: list[Outcome] = []
-        self._files = StepFiles(tools.workshop, job.spared)
+        self._files = StepFiles(tools.workshop, job.spared, self._desk.cannot_keep)
         self._stop_reason = ""  # why nothing new may start
         self._stop_signal: signal.Signals | None = None
         self._final_status = ""  # what the run has come to, once only its last hooks are left
@@ -261,11 +261,7 @@ class Runner:
                 self._unstartable.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
             else:
                 self._executor.start(attempt, work)
-        if controllers:
-            self._begin_controllers(controllers)
-
-    def _begin_controllers(self, starts: Sequence[Task]) -> None:
-        for task in starts:
+        for task in controllers:
             self._take_out(task.unit)
             self._inside.begin(task)
 
@@ -391,7 +387,8 @@ class Runner:
             case "ok":
                 self._ends.complete(task, attempt, outcome, artifacts)
             case "stopped":
-                reason = self._stop_signal.name if self._stop_signal else self._stop_reason or "--fail-fast"
+                why = self._stop_reason or self._recorder.degraded or "--fail-fast"
+                reason = self._stop_signal.name if self._stop_signal else why
                 self._ends.interrupt(task, attempt, outcome, reason)
             case "failed":
                 for_good = self._ends.fail(task, attempt, outcome)

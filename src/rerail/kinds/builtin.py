@@ -76,7 +76,8 @@ class WriteFile:
 
         def write() -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            durable.replace_file(path, action.content.encode(), mode=USER_FILE_MODE)
+            mark = attempt.env.get("RERAIL_RUN_DIR", "") + attempt.env.get("RERAIL_STEP_KEY", attempt.log_name)
+            durable.replace_file(path, action.content.encode(), mode=USER_FILE_MODE, mark=mark)
 
         return FunctionWork(function=write)
 
