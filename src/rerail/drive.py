@@ -22,6 +22,7 @@ from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.plan import Changes, Plan
 from rerail.core.state import RunState, Unit
 from rerail.engine.clock import SystemClock
+from rerail.engine.hanging import HangWatch
 from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
@@ -100,7 +101,8 @@ def drive(
     with Signals(executor) as signals:
         tools = _tools(executor, workshop, signals, clock, place)
         try:
-            end = Runner(job, tools, recorder).drive(opening)
+            with HangWatch(recorder, clock):
+                end = Runner(job, tools, recorder).drive(opening)
         finally:
             workshop.close()
             executor.close()

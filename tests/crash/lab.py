@@ -15,9 +15,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from typing import Any
 
-MODES = {"off": 0, "kill": 1, "torn": 2, "short": 3, "errno": 4, "errno-forever": 5, "signal": 6, "cut": 7}
+MODES = {"off": 0, "kill": 1, "torn": 2, "short": 3, "errno": 4, "errno-forever": 5, "signal": 6, "cut": 7, "hang": 8}
 
 PIPELINE = """\
 name: reference
@@ -174,7 +175,7 @@ class Place:
         shutil.rmtree(self.root)
 
 
-def live(place: Place, arguments: list[str], order: dict[str, Any]) -> dict[str, Any]:
+def live(place: Place, arguments: list[str], order: dict[str, Any], *, impatient: bool = False) -> dict[str, Any]:
     """One life: fork, arm the shim, run a command; how it ended and how many points it passed."""
     read, write = os.pipe()
     child = os.fork()
@@ -182,7 +183,7 @@ def live(place: Place, arguments: list[str], order: dict[str, Any]) -> dict[str,
         os.close(read)
         _be_the_child(place, arguments, order, write)
     os.close(write)
-    _, status = os.waitpid(child, 0)
+    status = _interrupted(place, child) if impatient else os.waitpid(child, 0)[1]
     counted = os.read(read, 100)
     os.close(read)
     return {
@@ -191,6 +192,20 @@ def live(place: Place, arguments: list[str], order: dict[str, Any]) -> dict[str,
         "acked": _acked(place),  # so far
         "ledger": len(place.text(place.ledger).splitlines()),
     }
+
+
+def _interrupted(place: Place, child: int) -> int:
+    """Wait for a process, with Ctrl-C again and again once it said that the disk does not answer."""
+    deadline = time.monotonic() + 20
+    while True:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if "does not answer" in place.text(place.messages):
+            os.kill(child, signal.SIGINT)
+        time.sleep(0.02)
 
 
 def _be_the_child(
@@ -267,12 +282,44 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
             "status": final.get("status"),
             "files": files,
             "aside": [place.text(path) for path in everything(os.path.join(place.state, "runs", "r", "aside"))],
-            "strays": [
+            "strays": [  # the index of all runs is tidied up by age: another process may be at it
                 path
                 for path in everything(place.project)
-                if path.endswith(".rerail-tmp") and not path.startswith(place.state)
+                if path.endswith(".rerail-tmp") and not path.startswith(os.path.join(place.state, "index"))
             ],
         }
+    finally:
+        place.remove()
+
+
+def deletion(order: dict[str, Any]) -> dict[str, Any]:
+    """A run that failed at its end is deleted, which is cut off; then somebody resumes what they see."""
+    place = Place("", ARTIFACTS)
+    try:
+        before = live(place, RUN, QUIET)
+        met = live(place, ["delete", "r", "--yes"], order)
+        there = os.path.isdir(os.path.join(place.state, "runs", "r"))
+        open(place.ledger + ".ok", "w", encoding="utf-8").close()
+        after = live(place, ["resume", "--json"], QUIET)
+        live(place, ["run", "pipeline.yaml", "--id", "other"], QUIET)  # whoever comes next tidies up
+        left = sorted(os.listdir(os.path.join(place.state, "runs")))
+        ledger = place.text(place.ledger).splitlines()
+        lives = [before, met, after]
+        return {"order": order, "lives": lives, "there": there, "left": left, "ledger": ledger}
+    finally:
+        place.remove()
+
+
+def hanging(order: dict[str, Any]) -> dict[str, Any]:
+    """The disk stops answering; once that is said, somebody presses Ctrl-C until the process leaves."""
+    import rerail.engine.hanging as watch
+
+    place = Place("", CHAIN)
+    watch.SLOW_SECONDS, watch.CHECK_SECONDS = 1.1, 0.05
+    try:
+        met = live(place, RUN, order, impatient=True)
+        messages = place.text(place.messages)
+        return {"order": order, "lives": [met, live(place, RUN, QUIET)], "messages": messages}
     finally:
         place.remove()
 
@@ -333,7 +380,9 @@ def main() -> None:
     rerail.engine.recorder.SNAPSHOT_SHARE = 1e9  # a snapshot after every batch: every point there can be
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in sys.stdin:
-        print(json.dumps(experiment(json.loads(line))), flush=True)
+        order = json.loads(line)
+        work = {"deletion": deletion, "hanging": hanging}.get(order.get("kind", ""), experiment)
+        print(json.dumps(work(order)), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def delete(run_name: str, yes: bool, store_url: str | None) -> int:
     """Delete a run: its journal, its checkpoints, its logs. A live one is refused."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
-    if store.ownership(run_id).alive:
+    if store.is_driven(run_id):
         raise RunBusy(f"run {run_id} is alive", hint=f"rerail stop {run_id}")
     if not yes:
         if not sys.stdin.isatty():

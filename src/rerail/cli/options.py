@@ -67,10 +67,10 @@ def open_store(url: str | None, pipeline_path: str | None = None) -> DirectorySt
 def reach(store: DirectoryStore) -> str:
     """What a later command needs to find this store from where we are: mostly nothing."""
     try:
-        found = locate(None, os.getcwd()).root
-    except OSError:
+        found = os.path.realpath(locate(None, os.getcwd()).root)
+    except OSError:  # where we are is gone
         found = ""
-    return "" if os.path.realpath(found) == os.path.realpath(store.root) else f" --store {shlex.quote(store.root)}"
+    return "" if found == os.path.realpath(store.root) else f" --store {shlex.quote(store.root)}"
 
 
 def base_dir(store: DirectoryStore) -> str:

@@ -97,13 +97,17 @@ def printable(text: str) -> str:
 
 
 class JsonReporter:
-    """One event per line on stdout, written only once durable."""
+    """One event per line on stdout, written only once durable. Warnings are for whoever shows lines beside it, if any."""
+
+    def __init__(self, *, alone: bool) -> None:
+        self._alone = alone
 
     def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
         _emit(STDOUT, b'{"seq":%d,%b\n' % (seq, _encode(event)[1:]))
 
     def warn(self, message: str) -> None:
-        say(f"rerail: {message}")
+        if self._alone:
+            say(f"rerail: {message}")
 
 
 class Reading:

@@ -22,7 +22,7 @@ class Shown:
         self._github: GithubReporter | None = None
         self._view = None
         self._lines: LineReporter | None = None
-        self.reporters: list[Reporter] = [JsonReporter()] if as_json else []
+        self.reporters: list[Reporter] = [JsonReporter(alone=quiet)] if as_json else []
         if look.live and not (quiet or verbose or as_json):
             from rerail.cli.glimpses import Glimpses
             from rerail.cli.live import LiveView

@@ -116,7 +116,7 @@ def parse_captured(data: bytes, size: int, form: str, most: int = MAX_BYTES) -> 
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"stdout is not JSON: {error}") from None
-    wrong = problem(value, "stdout")
+    wrong = problem(value, "stdout") or said_twice(text, value, "stdout")
     if wrong:
         raise ValueError(wrong)
     return value
@@ -163,6 +163,28 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
     return f"{where} is a {type(value).__name__}, which JSON cannot hold exactly"
 
 
+def said_twice(text: str, value: Any, where: str) -> str:
+    """Which name an object of a JSON text gives two values, or ''. `value` is what came of it, one of the two lost."""
+    if text.count(":") == _names(value):  # as many colons as names: nothing was lost, and no text holds one
+        return ""
+    import json
+
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        found.extend(name for name in names if names.count(name) > 1)
+
+    json.loads(text, object_pairs_hook=look)
+    return f"{where} gives {found[0]!r} two values" if found else ""
+
+
+def _names(value: Any) -> int:
+    if type(value) is dict:
+        return len(value) + sum(map(_names, value.values()))
+    return sum(map(_names, value)) if type(value) is list else 0
+
+
 def _scalar_problem(value: Any, where: str) -> str:
     if type(value) is int and not -_MOST <= value < _MOST:
         return f"{where} is an integer beyond 64 bits; hand it out as text"
@@ -205,7 +227,7 @@ def _object(text: str, number: int, channel: str) -> dict[str, Any]:
         raise ValueError(f"{channel} line {number}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{channel} line {number}: not a JSON object")
-    wrong = problem(value, f"{channel} line {number}")
+    wrong = problem(value, f"{channel} line {number}") or said_twice(text, value, f"{channel} line {number}")
     if wrong:
         raise ValueError(wrong)
     return value

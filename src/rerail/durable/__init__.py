@@ -16,6 +16,7 @@ import itertools
 import os
 import stat
 import sys
+import time
 import weakref
 
 FILE_MODE = 0o600
@@ -181,6 +182,7 @@ def append_line(path: str, line: bytes) -> int:
     """Append one line to a cache that several processes write; how long the file is then. Not synced."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, FILE_MODE)
     try:
+        _refuse_second_name(fd, path)
         os.write(fd, line)  # one write, so that lines of two writers do not mix
         return os.fstat(fd).st_size
     finally:
@@ -230,11 +232,19 @@ def remove_file(path: str) -> None:
         os.unlink(path)
 
 
-def remove_temporaries(directory: str) -> None:
-    """Remove what a writer left behind that died while it replaced a file here."""
-    for entry in os.listdir(directory):
-        if entry.endswith(TEMPORARY_SUFFIX):
-            remove_file(os.path.join(directory, entry))
+def remove_temporaries(directory: str, *, older_than: float = 0.0) -> None:
+    """Remove what a writer left behind that died while it replaced a file here; where others write, only what is old."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.listdir(directory):
+            path = os.path.join(directory, entry)
+            if entry.endswith(TEMPORARY_SUFFIX) and (not older_than or time.time() - os.stat(path).st_mtime > older_than):
+                remove_file(path)
+
+
+def _refuse_second_name(fd: int, path: str) -> None:
+    """A file that has another name somewhere is not ours alone: writing to it would change the other one."""
+    if os.fstat(fd).st_nlink > 1:
+        raise OSError(errno.EMLINK, "has a second name (a hard link), so it is not written to", path)
 
 
 def remove_tree(path: str) -> None:
@@ -246,7 +256,13 @@ def remove_tree(path: str) -> None:
 
 def open_log(path: str) -> int:
     """Open a file for what an attempt prints; it is not state, so it is not synced."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NOFOLLOW, FILE_MODE)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NOFOLLOW, FILE_MODE)
+    try:
+        _refuse_second_name(fd, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def reserve_space(path: str, size: int) -> None:
@@ -284,6 +300,7 @@ class Lock:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _refuse_second_name(self._fd, path)
             there = os.stat(path, follow_symlinks=False)
             held = os.fstat(self._fd)
             if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):

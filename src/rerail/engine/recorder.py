@@ -27,6 +27,7 @@ class Recorder:
     ) -> None:
         self.state: RunState = log.recording.state
         self.lost: StateUnwritable | None = None  # why the journal can no longer be written
+        self.writing_since: float | None = None  # when the write that is under way began
         self.trouble = ""  # why no new work should start although it can be
         self._log = log
         self._header = header
@@ -77,7 +78,11 @@ class Recorder:
     def _append(self) -> None:
         staged, self._staged = self._staged, []
         self._sent += staged
-        self._log.append([event for _, event in staged])
+        self.writing_since = self._clock.monotonic()
+        try:
+            self._log.append([event for _, event in staged])
+        finally:
+            self.writing_since = None
         sent, self._sent = self._sent, []
         for reporter in self._reporters:
             for seq, event in sent:
@@ -126,12 +131,14 @@ class Recorder:
             return
         began = self._clock.monotonic()
         checkpoint = checkpoint_of(self._header, self._outline, self.state, reason)
+        self.writing_since = began
         try:
             self._log.save_snapshot(checkpoint, keep=self._policy.history)
         except OSError as error:
             if not self._snapshot_broken:
                 self._snapshot_broken = True
                 self.warn(f"checkpoint.json could not be written ({error.strerror}); the journal is complete without it")
+        self.writing_since = None
         self._snapshot_end = self._clock.monotonic()
         self._snapshot_cost = self._snapshot_end - began
         self._snapshot_seq = self.state.seq

@@ -39,7 +39,7 @@ def of_process(attempt: Attempt, ending: Ending, logs: tuple[OutputLog, OutputLo
         "output": clean(logs[0].tail()),
         "stderr_tail": clean(logs[1].tail()),
         "metrics": handed.metrics,
-        "warnings": handed.warnings,
+        "warnings": handed.warnings + _incomplete(logs),
         "exit_code": code if code >= 0 else None,
         "signal": signal_name(-code) if code < 0 else None,
     }
@@ -60,6 +60,11 @@ def of_process(attempt: Attempt, ending: Ending, logs: tuple[OutputLog, OutputLo
     if code == -signal.SIGKILL:
         how += " (by the system when memory ran out, unless somebody did it)"
     return Outcome(status="failed", type="Killed" if code < 0 else "ExitCode", message=how, **common)
+
+
+def _incomplete(logs: tuple[OutputLog, OutputLog]) -> tuple[str, ...]:
+    lost = logs[0].lost or logs[1].lost
+    return (f"its log is not complete: {lost}",) if lost else ()
 
 
 def _completed(attempt: Attempt, handed: channels.Handed, out: OutputLog, common: dict[str, Any]) -> Outcome:

@@ -66,7 +66,7 @@ class OutputLog:
         self._name = name
         self._masked = StreamMask(mask)
         self._fd = -1
-        self._broken = False
+        self.lost = ""  # why the rest of it is not on the disk
         self._written = 0
         self._tail = b""
         self._capture_bytes = capture_bytes
@@ -99,12 +99,12 @@ class OutputLog:
         if self._capture_bytes:
             self.captured_all += len(data)
             self.captured += data[: max(self._capture_bytes - len(self.captured), 0)]
-        if self._broken:
+        if self.lost:
             return
         try:
             self._write(data)
-        except OSError:
-            self._broken = True
+        except OSError as error:
+            self.lost = error.strerror or str(error)
 
     def _write(self, data: bytes) -> None:
         if self._fd < 0:

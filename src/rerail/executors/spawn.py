@@ -7,6 +7,7 @@ where we are, which is where most do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -41,8 +42,13 @@ def spawn(argv: list[bytes], env: Mapping[bytes, bytes], cwd: str, streams: tupl
     if sys.platform == "linux" and min(streams) > 2 and _is_here(cwd):
         actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams)]
         actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()]
-        with contextlib.suppress(NotImplementedError):  # a C library that cannot make sessions
+        try:
             return _Spawned(os.posix_spawn(argv[0], argv, env, file_actions=actions, setsid=True, setsigdef=_RESTORED))
+        except NotImplementedError:  # a C library that cannot make sessions
+            pass
+        except OSError as error:  # or that will not close a descriptor beyond a limit that was lowered since
+            if error.errno != errno.EBADF:
+                raise
     null, out, err = streams
     return subprocess.Popen(argv, cwd=cwd, env=env, stdin=null, stdout=out, stderr=err, start_new_session=True)
 

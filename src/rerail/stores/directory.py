@@ -6,9 +6,11 @@ The journal is the truth; checkpoint.json is a cache of it. Readers take no lock
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
@@ -20,7 +22,7 @@ from rerail import durable, processes
 from rerail.core.checkpoint import Checkpoint, state_of
 from rerail.core.events import FORMAT, Event, Owner
 from rerail.core.model import RunHeader
-from rerail.core.state import RunState, fold
+from rerail.core.state import RunState
 from rerail.errors import (
     BadRunId,
     FormatTooNew,
@@ -33,7 +35,7 @@ from rerail.errors import (
     StateUnwritable,
 )
 from rerail.ports import Ownership, Recording
-from rerail.stores import finding, journal, segments, snapshots
+from rerail.stores import finding, leftovers, records, segments, snapshots
 from rerail.stores.segments import Chain, Covered
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ RESERVED_IDS = frozenset({"last"})
 HEADER = "run.json"
 PIPELINE = "pipeline.yaml"
 
-_STALE_SECONDS = 3600
 _PATIENCE_SECONDS = 0.5
 _LOOKS = 20
 _T = TypeVar("_T")
@@ -87,7 +88,7 @@ class DirectoryStore:
         if os.path.lexists(path):
             raise FileExistsError(path)
         # Built under a name nobody lists and owned from birth, so that a run is there whole or not at all.
-        building = os.path.join(self._runs, f".new-{header.run_id}-{os.urandom(4).hex()}")
+        building = os.path.join(self._runs, f"{leftovers.NEW}{header.run_id}-{os.urandom(4).hex()}")
         durable.new_dir(building)
         lock = durable.Lock(os.path.join(building, "lock"))
         try:
@@ -107,6 +108,8 @@ class DirectoryStore:
 
     def _anchor(self) -> None:
         """Make the way to the runs durable: whoever created it may have died before doing so."""
+        if stat.S_IMODE(os.stat(self.root).st_mode) & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise PermissionError(errno.EPERM, "everybody may write there, and so decide what is run", self.root)
         with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it
             durable.sync_dir(os.path.dirname(self.root))
         durable.sync_dir(self.root)
@@ -119,9 +122,7 @@ class DirectoryStore:
         if not os.path.lexists(ignore):
             with contextlib.suppress(FileExistsError):
                 durable.write_new(ignore, b"*\n")
-        for entry in os.listdir(self._runs):
-            if entry.startswith(".new-"):
-                _remove_abandoned(os.path.join(self._runs, entry))
+        leftovers.tidy(self.root, self._runs)
 
     def own(self, run_id: str) -> DirectoryRun:
         from rerail.stores.runlog import DirectoryRun
@@ -130,6 +131,7 @@ class DirectoryStore:
         lock = self._locked(run_id, path)
         try:
             lock.label(_label())  # first of all: whoever is turned away is told by whom
+            leftovers.refuse_links(path)
             found = self._load(run_id)
             run = DirectoryRun(path, lock, found.recording, found.chain, found.snapshot_seq)
             self._anchor()
@@ -167,7 +169,7 @@ class DirectoryStore:
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         path = self._existing(run_id)
-        return self._beside_an_owner(run_id, lambda: list(_decoded(segments.load(path, run_id, None), run_id)))
+        return self._beside_an_owner(run_id, lambda: list(records.decoded(segments.load(path, run_id, None), run_id)))
 
     def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
         path = self._existing(run_id)
@@ -242,9 +244,23 @@ class DirectoryStore:
         path = self._existing(run_id)
         lock = self._locked(run_id, path)
         try:
-            durable.remove_tree(path)
+            # Out of sight at once: half of a run would look like one that has hardly begun, and would be run again.
+            gone = os.path.join(self._runs, f"{leftovers.GONE}{run_id}-{os.urandom(4).hex()}")
+            durable.move_file(path, gone)
+            durable.remove_tree(gone)
         finally:
             lock.release()
+        leftovers.tidy(self.root, self._runs)
+
+    def is_driven(self, run_id: str) -> bool:
+        """Whether somebody holds the lock of a run: the proof that `ownership`, which only reads, cannot give."""
+        try:
+            durable.Lock(os.path.join(self._existing(run_id), "lock")).release()
+        except BlockingIOError:
+            return True
+        except OSError:
+            return self.ownership(run_id).alive
+        return False
 
     def _load(self, run_id: str) -> _Found:
         path = self.path(run_id)
@@ -264,11 +280,11 @@ class DirectoryStore:
             known, covered = self._known_from_history(path)
         chain = segments.load(path, run_id, covered)
         if chain.covered and known is not None:
-            state = fold(_decoded(chain, run_id), state_of(known))
+            state = records.folded(chain, run_id, state_of(known))
         else:
             if checkpoint is not None:
                 bad[snapshots.FILE_NAME] = "does not match the journal"
-            state = fold(_decoded(chain, run_id), state_of(chain.base) if chain.base else None)
+            state = records.folded(chain, run_id, state_of(chain.base) if chain.base else None)
         header = chain.header or self._read_header(run_id)
         if chain.header is not None and self._header_file(run_id) != chain.header:
             bad[HEADER] = "is damaged"
@@ -355,32 +371,5 @@ class _Found(msgspec.Struct, kw_only=True):
     bad_files: tuple[str, ...]
 
 
-def _decoded(chain: Chain, run_id: str) -> Iterable[tuple[int, Event]]:
-    try:
-        yield from journal.decode_all(chain.lines)
-    except journal.Undecodable as error:
-        if error.known:
-            raise StateDamaged(
-                f"run {run_id}: record {error.seq} of the journal makes no sense: {error}",
-                hint=f"rerail repair {run_id}",
-            ) from error
-        raise FormatTooNew(
-            f"run {run_id}: the journal holds a record this rerail does not know: {error}",
-            hint="pip install --upgrade rerail",
-        ) from error
-
-
 def _label() -> bytes:
     return msgspec.json.encode(processes.identity(datetime.now(UTC))) + b"\n"
-
-
-def _remove_abandoned(path: str) -> None:
-    """Remove what a process left that died while it created a run."""
-    with contextlib.suppress(OSError):
-        if time.time() - os.stat(path).st_mtime < _STALE_SECONDS:
-            return
-        lock = durable.Lock(os.path.join(path, "lock"))
-        try:
-            durable.remove_tree(path)
-        finally:
-            lock.release()

@@ -19,7 +19,7 @@ from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.events import FORMAT, Event, RunRepaired
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, fold
-from rerail.errors import FormatTooNew, RunBusy, StateDamaged
+from rerail.errors import FormatTooNew, IllegalEvent, RunBusy, StateDamaged
 from rerail.stores import journal, segments, snapshots
 from rerail.stores.directory import HEADER, DirectoryStore
 from rerail.stores.segments import Covered, Opening, SegmentEnd
@@ -116,12 +116,12 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
     candidates: list[tuple[int, RunState, str]] = []
     if lines:
         base = state_of(opening.base) if opening and opening.base else None
-        state = fold(_decodable(lines), base)
+        state = _folded(lines, base)
         candidates.append((state.seq, state, "the journal before the damage"))
     for name, checkpoint, covered in _snapshots(path, run_id):
         # What follows the snapshot may be whole although something before it is not.
         later, _ = segments.salvage(path, run_id, covered)
-        state = fold(_decodable(later), state_of(checkpoint))
+        state = _folded(later, state_of(checkpoint))
         candidates.append((state.seq, state, f"{name} and the journal after it" if later else name))
         header = header or _header_from(checkpoint)
     if not candidates or header is None:
@@ -131,6 +131,14 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
         )
     _, state, source = max(candidates, key=lambda candidate: candidate[0])
     return header, state, source
+
+
+def _folded(lines: list[tuple[int, bytes]], start: RunState | None) -> RunState:
+    """The state after all records that can be true: up to the first that cannot have happened."""
+    state = RunState() if start is None else start
+    with contextlib.suppress(IllegalEvent):
+        fold(_decodable(lines), state)
+    return state
 
 
 def _decodable(lines: list[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:

@@ -89,6 +89,7 @@ class DirectoryRun:
                 header = msgspec.json.format(msgspec.json.encode(self._recording.header))
                 durable.replace_file(path, header)
         durable.remove_temporaries(self.path)
+        durable.remove_temporaries(os.path.join(self.path, "results"))
         durable.make_dir(os.path.join(self.path, "history"))
         durable.make_dir(os.path.join(self.path, "logs"))
         kept = [entry for entry in os.listdir(os.path.join(self.path, "history")) if entry.endswith(".json")]

@@ -1,0 +1,42 @@
+"""What others left, or planted, among the runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from rerail import durable
+from rerail.errors import StateDamaged
+
+NEW, GONE = ".new-", ".gone-"  # what names begin with that are no runs: not yet, or not any more
+STALE_SECONDS = 3600
+
+
+def tidy(root: str, runs: str) -> None:
+    """Remove what others left who died while they created or deleted a run, or replaced the index."""
+    for entry in os.listdir(runs):
+        if entry.startswith((NEW, GONE)):
+            _remove_abandoned(os.path.join(runs, entry))
+    durable.remove_temporaries(root, older_than=STALE_SECONDS)
+
+
+def _remove_abandoned(path: str) -> None:
+    """Remove what a process left that died while it created or deleted a run."""
+    with contextlib.suppress(OSError):
+        new = os.path.basename(path).startswith(NEW)
+        if new and time.time() - os.stat(path).st_mtime < STALE_SECONDS:
+            return
+        lock = durable.Lock(os.path.join(path, "lock"))
+        try:
+            durable.remove_tree(path)
+        finally:
+            lock.release()
+
+
+def refuse_links(path: str) -> None:
+    """Nothing is written through a link that somebody put where a directory of ours should be."""
+    for name in ("logs", "history", "results", "staging", "aside"):
+        place = os.path.join(path, name)
+        if os.path.islink(place):
+            raise StateDamaged(f"{place}: is a link, and state is never written through one", hint=f"rm {place}")

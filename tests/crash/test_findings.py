@@ -1,0 +1,213 @@
+"""What the laboratory and those who attacked rerail found, kept from coming back."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rerail.core.events import StepCompleted
+from rerail.stores.directory import DirectoryStore
+from rerail.testing import header, started
+from tests.conftest import RERAIL, Project, eventually
+from tests.crash.conftest import Lab
+from tests.crash.figures import figure
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
+
+
+@pytest.mark.scenario("A7")
+def test_a_deletion_that_is_cut_off_leaves_a_run_or_none(lab: Lab) -> None:
+    """Half of a run looked like one that has hardly begun: resume ran its finished steps again."""
+    at = 0
+    while True:
+        at += 1
+        result = lab.ask(kind="deletion", mode="kill", at=at)
+        before, met, after = result["lives"]
+        again = result["ledger"][met["ledger"] : after["ledger"]]
+        if result["there"]:
+            assert after["code"] == 0, result
+            assert [line.split()[0] for line in again] == ["end"], result  # the one that had failed
+        else:
+            assert again == [], result
+        assert [name for name in result["left"] if name.startswith(".")] == [], result
+        if met["code"] == 0:
+            break
+        assert met["code"] == -signal.SIGKILL, result
+        assert before["acked"] == ["one", "tree", "two"], result
+    figure("T1", "calls killed while a run is deleted", at - 1)
+    assert at > 10
+
+
+@pytest.mark.scenario("D10", "G2")
+@pytest.mark.parametrize("at", [40, 55])
+def test_a_disk_that_does_not_answer_is_named_and_can_be_left(lab: Lab, at: int) -> None:
+    result = lab.ask(kind="hanging", mode="hang", at=at)
+    met, after = result["lives"]
+
+    assert met["code"] == 128 + signal.SIGINT, result
+    assert "a write to the state has taken" in result["messages"]
+    assert "left while a write to the state was under way" in result["messages"]
+    assert after["code"] == 0, result
+
+
+@pytest.mark.scenario("M4")
+@pytest.mark.parametrize("ok", [True, False])
+def test_the_directory_we_were_started_in_is_removed(project: Project, ok: bool) -> None:
+    sub = project.root / "sub"
+    sub.mkdir()
+    project.pipeline(f'steps: [{{id: a, run: "rm -rf {sub}"}}, {{id: b, run: "{"true" if ok else "exit 3"}"}}]')
+
+    done = subprocess.run(
+        [*RERAIL, "run", "../pipeline.yaml", "--id", "r"], cwd=sub, env=project.env, capture_output=True, text=True
+    )
+
+    assert done.returncode == (0 if ok else 1), done.stderr
+    if not ok:
+        assert "exited with code 3" in done.stderr
+        assert "next: rerail resume r --store" in done.stderr
+    assert project.json("show", "r")["status"] == ("completed" if ok else "failed")
+
+
+@pytest.mark.scenario("E10")
+def test_a_journal_that_tells_the_impossible_is_refused_and_can_be_repaired(project: Project) -> None:
+    """Its sums are right: it was written by our own writer, with an event that the engine would never have recorded."""
+    log = DirectoryStore(str(project.root / ".rerail")).create(header("r"), b"steps: [{run: 'true'}]")
+    log.append([started()])
+    log.append([StepCompleted(at=AT, step="a", attempt=1, duration=1.0)])
+    log.close()
+
+    for command in ("resume", "show", "verify"):
+        refused = project.rerail(command, "r", check=6)
+        assert "what cannot have happened" in refused.stderr + refused.stdout
+        assert "rerail repair r" in refused.stderr + refused.stdout
+    project.rerail("repair", "r", check=0)
+    assert project.json("show", "r")["status"] in ("running", "interrupted", "crashed")
+
+
+@ROOT
+@pytest.mark.scenario("F14", "F9")
+def test_a_run_whose_owner_died_in_another_container_can_be_deleted(project: Project) -> None:
+    """Its number in there means nothing out here, but its lock is free."""
+    project.pipeline('steps: [{id: a, run: "echo up >> $LEDGER; sleep 60"}]')
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    runner = subprocess.Popen([*inside, *RERAIL, "run", "pipeline.yaml", "--id", "r"], cwd=project.root, env=project.env)
+    eventually(lambda: project.ledger() == ["up"])
+    refused = project.rerail("delete", "r", "--yes")
+    runner.kill()
+    runner.wait()
+    eventually(lambda: not DirectoryStore(str(project.root / ".rerail")).is_driven("r"))
+
+    assert refused.returncode == 4
+    project.rerail("delete", "r", "--yes", check=0)
+
+
+@pytest.mark.scenario("J3")
+@pytest.mark.parametrize("name", ["logs", "history"])
+def test_nothing_is_written_through_a_planted_link(project: Project, tmp_path: Path, name: str) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    place = project.run_dir("r") / name
+    for entry in place.iterdir():
+        entry.unlink()
+    place.rmdir()
+    place.symlink_to(outside)
+
+    refused = project.rerail("resume", "r", check=6)
+
+    assert f"{name}: is a link" in refused.stderr
+    assert list(outside.iterdir()) == []
+    place.unlink()
+    (project.root / "ok").touch()
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["a", "b"]
+
+
+@pytest.mark.scenario("J4")
+@pytest.mark.parametrize("name", ["lock", "logs/b.2.out"])
+def test_a_planted_second_name_of_a_file_is_not_written_to(project: Project, tmp_path: Path, name: str) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    target = project.run_dir("r") / name
+    target.unlink(missing_ok=True)
+    target.hardlink_to(victim)
+    (project.root / "ok").touch()
+
+    done = project.rerail("resume", "r")
+
+    assert victim.read_text() == "precious"
+    if name == "lock":
+        assert done.returncode == 6
+        assert "second name" in done.stderr
+
+
+@pytest.mark.scenario("J3")
+def test_a_state_directory_that_everybody_may_write_to_is_refused(project: Project) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / ".rerail").chmod(0o777)
+
+    for refused in (project.rerail("resume", "r", check=6), project.rerail("run", "pipeline.yaml", check=6)):
+        assert "everybody may write there" in refused.stderr
+    (project.root / ".rerail").chmod(0o700)
+    (project.root / "ok").touch()
+    project.rerail("resume", "r", check=0)
+
+
+@pytest.mark.scenario("C6")
+def test_a_descriptor_beyond_the_limit_keeps_no_step_from_starting(project: Project) -> None:
+    project.pipeline(TWO)
+    (project.root / "ok").touch()
+    high = 100
+    os.dup2(0, high)
+    try:
+        limit = "import os,resource,sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.execv(sys.argv[1], sys.argv[1:])"
+        done = subprocess.run(
+            [sys.executable, "-c", limit, *RERAIL, "run", "pipeline.yaml", "--id", "r"],
+            cwd=project.root,
+            env=project.env,
+            pass_fds=(high,),
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        os.close(high)
+
+    assert done.returncode == 0, done.stderr
+    assert project.ledger() == ["a", "b"]
+
+
+@pytest.mark.scenario("D12")
+def test_a_log_that_cannot_be_written_costs_the_log_and_is_said(project: Project) -> None:
+    project.pipeline('steps: [{id: a, run: "head -c 3000000 /dev/zero | tr \\"\\\\0\\" x; echo ok >> $LEDGER"}]')
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", preexec_fn=limit)
+
+    assert done.returncode == 0, done.stderr
+    assert "a: its log is not complete: File too large" in done.stderr
+    assert project.json("show", "r")["status"] == "completed"
+
+
+@pytest.mark.scenario("E11")
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"x": {"b": [{"c": 1, "c": 1}]}}', '{"a": ":", "b": 1, "b": 2}'])
+def test_an_object_that_says_something_twice_is_refused(project: Project, text: str) -> None:
+    project.pipeline(f"steps:\n  - id: s\n    run: |\n      echo '{text}' >> \"$RERAIL_OUTPUT\"\n")
+
+    refused = project.rerail("run", "pipeline.yaml", check=1)
+
+    assert "two values" in refused.stderr
