@@ -139,10 +139,27 @@ steps:
       cat b.txt c.txt > d.txt
     artifacts: [d.txt]
 """
-PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS, "chain": CHAIN}
+POWER = """\
+name: power
+env: {LEDGER: "%(ledger)s"}
+steps:
+  - {id: a, run: 'echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"; echo n=1 >> "$RERAIL_OUTPUT"'}
+  - id: b
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      mkdir -p out; echo ${{ steps.a.outputs.n }} > out/b.txt
+    artifacts: [out/b.txt]
+  - id: c
+    run: |
+      echo "$RERAIL_STEP start $RERAIL_ATTEMPT $RERAIL_STEP_KEY" >> "$LEDGER"
+      cat out/b.txt out/b.txt > c.txt
+    artifacts: [{path: c.txt, keep: false}]
+"""
+PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS, "chain": CHAIN, "power": POWER}
 RESULTS = {
     "reference": ("left.txt", "right.txt", "tree/leaf", "made-x.txt", "made-y y.txt", "reduced.txt", "note.txt"),
     "chain": ("d.txt",),
+    "power": ("out/b.txt", "c.txt"),
     "artifacts": ("a/one.txt", "t/x", "t/y/z", "t/link", "two.txt", "end.txt"),
 }
 EDITED = "edited by hand\n"
@@ -151,10 +168,10 @@ EDITED = "edited by hand\n"
 class Place:
     """A scratch project with its ledgers beside it, outside the state directory."""
 
-    def __init__(self, top: str, pipeline: str = PIPELINE) -> None:
+    def __init__(self, top: str, pipeline: str = PIPELINE, inside: str = "") -> None:
         shared = "/dev/shm"
         self.root = tempfile.mkdtemp(prefix="rerail-lab-", dir=shared if os.access(shared, os.W_OK) else None)
-        self.project = os.path.join(self.root, "project")
+        self.project = os.path.join(inside or self.root, "project")
         self.state = os.path.join(self.project, ".rerail")
         self.ledger = os.path.join(self.root, "ledger")
         self.acks = os.path.join(self.root, "acks")
@@ -310,6 +327,33 @@ def deletion(order: dict[str, Any]) -> dict[str, Any]:
         place.remove()
 
 
+def power_cut(order: dict[str, Any]) -> dict[str, Any]:
+    """The power fails at one call; the file system comes back with what had reached the disk, and the run is resumed."""
+    from tests.crash.volumes import Volume
+
+    kind = order["volume"]
+    fault = {**order, "mode": "kill" if kind == "btrfs" else "cut"}
+    with Volume(kind) as volume:
+        place = Place("", POWER, inside=volume.path)
+        volume.sync()
+        try:
+            met = live(place, RUN, fault)
+            lives = [met]
+            if met["code"] == -signal.SIGKILL:
+                volume.cut_power()
+            while lives[-1]["code"] != 0 and len(lives) < 4:
+                lives.append(live(place, RUN, QUIET))
+            return {
+                "order": order,
+                "lives": lives,
+                "messages": place.text(place.messages),
+                "ledger": place.text(place.ledger).splitlines(),
+                "files": {name: place.text(os.path.join(place.project, name)) for name in RESULTS["power"]},
+            }
+        finally:
+            place.remove()
+
+
 def hanging(order: dict[str, Any]) -> dict[str, Any]:
     """The disk stops answering; once that is said, somebody presses Ctrl-C until the process leaves."""
     import rerail.engine.hanging as watch
@@ -381,10 +425,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in sys.stdin:
         order = json.loads(line)
-        work = {"deletion": deletion, "hanging": hanging}.get(order.get("kind", ""), experiment)
+        work = {"deletion": deletion, "hanging": hanging, "power-cut": power_cut}.get(order.get("kind", ""), experiment)
         print(json.dumps(work(order)), flush=True)
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     shim = ctypes.CDLL(os.environ["LAB_SHIM"])
     main()
