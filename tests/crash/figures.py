@@ -32,6 +32,8 @@ TITLES = {
 
 def figure(row: str, what: str, value: float) -> None:
     """Say what was counted; what several tests say about the same thing is added up."""
+    if "RERAIL_MUTANT" in os.environ:
+        return  # what a broken rerail does is no figure
     FILE.parent.mkdir(exist_ok=True)
     line = json.dumps({"row": row, "what": what, "value": value}) + "\n"
     with FILE.open("ab", buffering=0) as file:

@@ -276,6 +276,21 @@ def test_a_step_that_comes_out_the_same_stops_the_cascade(project: Project) -> N
     assert project.ledger() == ["a", "b", "c", "a", "c"]
 
 
+def test_a_step_that_hands_out_nothing_is_never_the_same(project: Project) -> None:
+    """What it did cannot be compared, so whoever needs it runs again."""
+
+    def text(script: str) -> str:
+        return pipeline(step("a", note(script)), step("b", note()), step("c", note("test -e fixed")))
+
+    project.pipeline(text("true"))
+    project.rerail("run", "pipeline.yaml", check=1)
+    project.pipeline(text("true; true"))
+    (project.root / "fixed").touch()
+    project.rerail("resume", check=0)
+
+    assert project.ledger() == ["a", "b", "c", "a", "b", "c"]
+
+
 def test_without_the_pipeline_file_the_frozen_copy_is_used(project: Project) -> None:
     path = project.pipeline(pipeline(step("a", note()), step("b", note("test -e fixed"))))
     project.rerail("run", "pipeline.yaml", check=1)

@@ -87,7 +87,8 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
         copy = create_file(demand.staged)
     cloned = copy >= 0 and files.clone(fd, copy)
     try:
-        while chunk := os.read(fd, SMALL + 1 if small else files.CHUNK):
+        # Not further than it was long: a file that grows as fast as it is read would never end.
+        while size <= status.st_size and (chunk := os.read(fd, SMALL + 1 if small else files.CHUNK)):
             digest.update(chunk)
             size += len(chunk)
             search.feed(chunk)

@@ -39,7 +39,8 @@ class HangWatch:
             self._heard = before < 0
             if not self._heard:  # somebody else listens, such as an event loop: it is theirs
                 signal.set_wakeup_fd(before)
-        self._thread.start()
+        with contextlib.suppress(RuntimeError):  # no thread to be had: then nobody watches
+            self._thread.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._heard:
@@ -47,7 +48,8 @@ class HangWatch:
         self._over = True
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"\0")
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         os.close(self._read)
         os.close(self._write)
 

@@ -49,9 +49,10 @@ class Channels:
         self._directory = ""
         self._left: dict[str, Metrics] = {}
         for entry in os.listdir(self._base):
-            path = os.path.join(self._base, entry)
-            if entry.startswith(self._prefix) and os.lstat(path).st_uid == os.getuid():
-                self._take_over(path)
+            if entry.startswith(self._prefix):
+                path = os.path.join(self._base, entry)
+                if os.lstat(path).st_uid == os.getuid():
+                    self._take_over(path)
 
     def _take_over(self, path: str) -> None:
         for entry in os.listdir(path):

@@ -166,9 +166,9 @@ class LocalExecutor:
 
     def _guard(self) -> None:
         """Before the first process: see to it that none outlives its step, or us."""
-        if self._leftovers is None:
+        if self._watchdog is None:
+            self._watchdog = Watchdog(self._life)  # may fail, and is tried again then
             self._leftovers = Leftovers(self._life)
-            self._watchdog = Watchdog(self._life)
 
     def _spawn(self, course: _Course, work: ProcessWork) -> None:
         """Start a process of an attempt: its own, or one of its checks."""

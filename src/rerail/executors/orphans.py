@@ -91,7 +91,12 @@ class Watchdog:
 
     def __init__(self, mark: str) -> None:
         read, self._write = os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(read)
+            os.close(self._write)
+            raise
         if self.pid == 0:
             _watch(read, self._write, mark)
         os.close(read)

@@ -90,8 +90,9 @@ class DirectoryStore:
         # Built under a name nobody lists and owned from birth, so that a run is there whole or not at all.
         building = os.path.join(self._runs, f"{leftovers.NEW}{header.run_id}-{os.urandom(4).hex()}")
         durable.new_dir(building)
-        lock = durable.Lock(os.path.join(building, "lock"))
+        lock = None
         try:
+            lock = durable.Lock(os.path.join(building, "lock"))
             lock.label(_label())
             durable.write_new(os.path.join(building, HEADER), msgspec.json.format(msgspec.json.encode(header)))
             durable.write_new(os.path.join(building, PIPELINE), pipeline)
@@ -99,7 +100,8 @@ class DirectoryStore:
                 durable.new_dir(os.path.join(building, name))
             durable.publish_dir(building, path)
         except BaseException:
-            lock.release()
+            if lock is not None:
+                lock.release()
             with contextlib.suppress(OSError):
                 durable.remove_tree(building)
             raise

@@ -56,6 +56,7 @@ class DirectoryRun:
         self._snapshot_seq = snapshot_seq
         self._history: deque[str] = deque()
         self._degraded = ""
+        self._bad_files: tuple[str, ...] = ()
         self._reserve = os.path.join(path, "reserve")
         with contextlib.suppress(OSError):
             durable.reserve_space(self._reserve, RESERVE_BYTES)
@@ -77,23 +78,30 @@ class DirectoryRun:
         return self.path
 
     def settle_past(self, bad_files: Sequence[str]) -> None:
-        """Make sure that what was read is on the disk before anything is built on it, and put bad files aside."""
+        """Make sure that what was read is on the disk before anything is built on it.
+
+        Bad files are put aside once something is: whoever is turned away before has changed nothing.
+        """
+        self._bad_files = tuple(bad_files)
         if self._acked is not None:
             durable.sync_existing(os.path.join(self.path, segments.file_name(self._acked.segment)))
             durable.sync_dir(self.path)  # its name too: the next segment must never be there without it
-        for name in bad_files:
-            path = os.path.join(self.path, name)
-            if os.path.lexists(path):
-                durable.move_file(path, f"{path}.bad-{self._newest + 1}")
-            if name == "run.json":
-                header = msgspec.json.format(msgspec.json.encode(self._recording.header))
-                durable.replace_file(path, header)
         durable.remove_temporaries(self.path)
         durable.remove_temporaries(os.path.join(self.path, "results"))
         durable.make_dir(os.path.join(self.path, "history"))
         durable.make_dir(os.path.join(self.path, "logs"))
         kept = [entry for entry in os.listdir(os.path.join(self.path, "history")) if entry.endswith(".json")]
         self._history.extend(sorted(kept))
+
+    def _put_aside(self) -> None:
+        for name in self._bad_files:
+            path = os.path.join(self.path, name)
+            if os.path.lexists(path):
+                durable.move_file(path, f"{path}.bad-{self._newest + 1}")
+            if name == "run.json":
+                header = msgspec.json.format(msgspec.json.encode(self._recording.header))
+                durable.replace_file(path, header)
+        self._bad_files = ()
 
     def append(self, events: Sequence[Event]) -> None:
         if not self._lock.held:
@@ -141,6 +149,7 @@ class DirectoryRun:
 
     def _open_segment(self, reason: str) -> None:
         """Start a new segment with everything that is pending; all of it is durable on return."""
+        self._put_aside()
         self._newest += 1
         after = self._acked
         opening = Opening(

@@ -5,8 +5,14 @@ docs/how-to/test-a-plugin.md shows how each of them is used.
 
 from __future__ import annotations
 
+import pytest
+
+# Before they are imported: so that an assertion of a contract says what it saw.
+pytest.register_assert_rewrite("rerail.testing.store", "rerail.testing.executor")
+
 from rerail.testing.clock import ManualClock
 from rerail.testing.disk import MODELS, CrashState, Disk, Model, crash_states
+from rerail.testing.executor import ExecutorContract
 from rerail.testing.explorer import Explorer, Judge, Violation, put, replay
 from rerail.testing.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points
 from rerail.testing.store import StoreContract, header, resumed, started
@@ -15,6 +21,7 @@ __all__ = [
     "MODELS",
     "CrashState",
     "Disk",
+    "ExecutorContract",
     "Explorer",
     "Fault",
     "FaultFS",

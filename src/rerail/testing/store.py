@@ -111,6 +111,16 @@ class StoreContract:
         log.close()
         store.own("r1").close()
 
+    def test_a_run_stays_the_same_one_through_its_lives(self, store: Store) -> None:
+        log = store.create(header(), b"")
+        first = log.identity
+        log.append([started()])
+        log.close()
+        log = store.own("r1")
+
+        assert log.identity == first
+        log.close()
+
     def test_a_snapshot_changes_nothing_that_is_read(self, store: Store) -> None:
         pipeline = Pipeline(name="p", steps=(Step(id="a", action=Call(target="f")),))
         log = store.create(header(), b"")

@@ -1,0 +1,158 @@
+"""What every executor does, as plain pytest; for authors of executors.
+
+class TestMyExecutor(ExecutorContract):
+    @pytest.fixture
+    def executor(self, tmp_path): ...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerail.core.model import Call
+from rerail.executors.channels import METRICS, OUTPUT
+from rerail.ports import Attempt, Executor, FunctionWork, Outcome, ProcessWork
+
+_LONG = 20.0  # seconds after which something that should have happened has not
+
+
+def attempt(unit: str, place: Path, **more: Any) -> Attempt:
+    """An attempt that runs in a directory and has its channel there."""
+    channel = str(place / unit)
+    env = {"RERAIL_OUTPUT": channel + OUTPUT, "RERAIL_METRICS": channel + METRICS, **more.pop("env", {})}
+    settings: dict[str, Any] = {"number": 1, "action": Call(target=unit), "timeout": None, "log_name": f"{unit}.1"}
+    return Attempt(unit=(unit, None), cwd=str(place), env=env, channel=channel, **{**settings, **more})
+
+
+def script(text: str) -> ProcessWork:
+    """A shell script as work."""
+    return ProcessWork(argv=("/bin/sh", "-c", text))
+
+
+def gathered(executor: Executor, count: int) -> dict[str, Outcome]:
+    """So many outcomes, by unit; fails if they do not come, or if one comes twice."""
+    found: dict[str, Outcome] = {}
+    until = time.monotonic() + _LONG
+    while len(found) < count and time.monotonic() < until:
+        for outcome in executor.wait(lambda: 0.5):
+            assert outcome.unit[0] not in found, f"two outcomes of {outcome.unit[0]}"
+            found[outcome.unit[0]] = outcome
+    assert len(found) == count, f"of {count} outcomes {len(found)} came"
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and is not a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[0] != b"Z"
+    except FileNotFoundError:
+        if not os.path.isdir("/proc/self"):
+            pytest.skip("needs /proc to look for processes")
+        return False
+
+
+class ExecutorContract:
+    """What the engine relies on. Every executor does all of it."""
+
+    def test_a_process_that_ends_well_hands_out_what_it_wrote(self, executor: Executor, tmp_path: Path) -> None:
+        text = 'echo n=7 >> "$RERAIL_OUTPUT"; echo \'{"cost_usd": 0.5}\' >> "$RERAIL_METRICS"; echo said; pwd'
+        executor.start(attempt("a", tmp_path), script(text))
+        outcome = gathered(executor, 1)["a"]
+
+        assert (outcome.status, outcome.exit_code) == ("ok", 0), outcome
+        assert outcome.outputs == {"n": 7}
+        assert outcome.metrics == {"cost_usd": 0.5}
+        assert outcome.output.splitlines() == ["said", os.path.realpath(tmp_path)]
+        assert outcome.duration >= 0
+
+    def test_a_process_that_fails_says_how(self, executor: Executor, tmp_path: Path) -> None:
+        executor.start(attempt("code", tmp_path), script("echo why >&2; exit 3"))
+        executor.start(attempt("signal", tmp_path), script("kill -9 $$"))
+        found = gathered(executor, 2)
+
+        assert (found["code"].status, found["code"].exit_code, found["code"].stderr_tail) == ("failed", 3, "why")
+        assert (found["signal"].status, found["signal"].signal) == ("failed", "SIGKILL")
+
+    def test_what_cannot_start_is_an_outcome_not_an_error(self, executor: Executor, tmp_path: Path) -> None:
+        executor.start(attempt("nothing", tmp_path), ProcessWork(argv=("/nowhere/nothing",)))
+        executor.start(attempt("nowhere", tmp_path / "nowhere"), script("true"))
+        found = gathered(executor, 2)
+
+        assert {outcome.status for outcome in found.values()} == {"failed"}
+        assert {outcome.type for outcome in found.values()} == {"CouldNotStart"}
+
+    def test_functions_hand_out_what_they_return_and_fail_with_what_they_raise(
+        self, executor: Executor, tmp_path: Path
+    ) -> None:
+        def broken() -> None:
+            raise LookupError("gone")
+
+        executor.start(attempt("good", tmp_path), FunctionWork(function=lambda: {"n": 1}))
+        executor.start(attempt("broken", tmp_path), FunctionWork(function=broken))
+        found = gathered(executor, 2)
+
+        assert (found["good"].status, found["good"].outputs) == ("ok", {"n": 1})
+        assert (found["broken"].status, found["broken"].type) == ("failed", "LookupError")
+
+    def test_checks_decide_after_the_work(self, executor: Executor, tmp_path: Path) -> None:
+        executor.start(attempt("passes", tmp_path, checks=(script("test -e made"),)), script("touch made"))
+        executor.start(
+            attempt("fails", tmp_path, checks=(ProcessWork(argv=("/bin/false",), label="no"),)), script("true")
+        )
+        found = gathered(executor, 2)
+
+        assert found["passes"].status == "ok"
+        assert (found["fails"].status, found["fails"].type) == ("failed", "CheckFailed")
+
+    def test_a_time_limit_ends_the_whole_tree(self, executor: Executor, tmp_path: Path) -> None:
+        text = "sleep 60 & echo $! > child; wait"
+        executor.start(attempt("slow", tmp_path, timeout=0.3), script(text))
+        outcome = gathered(executor, 1)["slow"]
+
+        assert (outcome.status, outcome.type) == ("failed", "Timeout")
+        assert not is_alive(int((tmp_path / "child").read_text()))
+
+    def test_what_is_stopped_is_asked_and_then_made_to(self, executor: Executor, tmp_path: Path) -> None:
+        executor.start(attempt("deaf", tmp_path), script("trap '' INT TERM; echo $$ > deaf; while :; do sleep 0.1; done"))
+        executor.start(attempt("spared", tmp_path), script("while ! test -e go; do sleep 0.02; done"))
+        until = time.monotonic() + _LONG
+        while not (tmp_path / "deaf").exists() and time.monotonic() < until:
+            executor.wait(lambda: 0.05)
+        executor.stop(0.2, spare={"spared"})
+        stopped = gathered(executor, 1)["deaf"]
+        (tmp_path / "go").touch()
+
+        assert stopped.status == "stopped"
+        assert gathered(executor, 1)["spared"].status == "ok"
+
+    def test_many_at_once_come_back_once_each(self, executor: Executor, tmp_path: Path) -> None:
+        for number in range(24):
+            executor.start(attempt(f"u{number}", tmp_path), script(f'echo n={number} >> "$RERAIL_OUTPUT"'))
+        found = gathered(executor, 24)
+
+        assert all(found[f"u{number}"].outputs == {"n": number} for number in range(24))
+
+    def test_waiting_ends_when_it_is_woken_or_when_patience_does(self, executor: Executor) -> None:
+        assert executor.wait(lambda: 0.0) == []
+        waker = threading.Thread(target=executor.wake)
+        waker.start()
+        assert executor.wait(lambda: _LONG) == []
+        waker.join()
+
+    def test_nothing_is_alive_after_closing(self, executor: Executor, tmp_path: Path) -> None:
+        text = f'{sys.executable} -c \'import os,time; open("pid","w").write(str(os.getpid())); time.sleep(60)\''
+        executor.start(attempt("left", tmp_path), script(text))
+        until = time.monotonic() + _LONG
+        while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
+            executor.wait(lambda: 0.05)
+        executor.close()
+
+        assert not is_alive(int((tmp_path / "pid").read_text()))

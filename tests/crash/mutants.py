@@ -1,0 +1,233 @@
+"""Bugs to plant, by name: each is one replacement in the product, and the tests that have to notice it.
+
+The suite fails if one of them survives (test_mutants.py). When the code around one changes, the replacement is not found
+and that fails too: then the same bug is to be written anew for the new code.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+EXPLORED = "tests/crash/test_explorer.py::test_every_power_cut_of_a_run_is_resumed_to_the_same_end"
+KILLED_AND_CUT = "tests/crash/test_explorer.py::test_the_same_for_every_state_of_a_small_run"
+FAILING_ONCE = "tests/crash/test_explorer.py::test_every_operation_fails[EIO-once]"
+DAMAGE = "tests/crash/test_damage.py"
+KILLED = "tests/crash/test_kill_points.py::test_killed_before_any_call_then_resumed_equals_never_killed[0]"
+DURABLE = "durable/__init__.py"
+
+
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
+    """One bug."""
+
+    name: str
+    file: str  # below src/rerail
+    old: str  # occurs once
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    # Durability
+    Mutant(
+        name="no-fsync",
+        file=DURABLE,
+        old="        os.fdatasync(fd)\n",
+        new="        pass\n",
+        tests=(EXPLORED,),
+    ),
+    Mutant(
+        name="no-directory-fsync",
+        file=DURABLE,
+        old="        os.fsync(fd)\n",
+        new="        pass\n",
+        tests=(EXPLORED,),
+    ),
+    Mutant(
+        name="fsync-retried",
+        file=DURABLE,
+        old="        os.fdatasync(fd)\n",
+        new="        try:\n            os.fdatasync(fd)\n        except OSError:\n            os.fdatasync(fd)\n",
+        tests=(FAILING_ONCE,),
+    ),
+    Mutant(
+        name="short-write-ignored",
+        file=DURABLE,
+        old="    while written < len(data):\n",
+        new="    while False:\n",
+        tests=("tests/crash/test_explorer.py::test_every_write_is_short",),
+    ),
+    Mutant(
+        name="directory-published-before-its-names-are-durable",
+        file=DURABLE,
+        old="    sync_dir(path)\n    if os.path.lexists(target):\n",
+        new="    if os.path.lexists(target):\n",
+        tests=(EXPLORED,),
+    ),
+    Mutant(
+        name="new-files-not-synced",
+        file=DURABLE,
+        old="        write_all(fd, data)\n        sync(fd)\n    finally:\n",
+        new="        write_all(fd, data)\n    finally:\n",
+        tests=(EXPLORED,),
+    ),
+    Mutant(
+        name="way-to-the-runs-not-anchored",
+        file="stores/directory.py",
+        old="        durable.sync_dir(self.root)\n        durable.sync_dir(self._runs)\n",
+        new="",
+        tests=(KILLED_AND_CUT,),
+    ),
+    Mutant(
+        name="recovered-records-not-synced",
+        file="stores/runlog.py",
+        old="            durable.sync_existing(os.path.join(self.path, segments.file_name(self._acked.segment)))\n",
+        new="",
+        tests=(KILLED_AND_CUT,),
+    ),
+    Mutant(
+        name="name-of-the-recovered-segment-not-synced",
+        file="stores/runlog.py",
+        old="            durable.sync_dir(self.path)  # its name too: the next segment must never be there without it\n",
+        new="",
+        tests=(KILLED_AND_CUT,),
+    ),
+    Mutant(
+        name="artifact-not-synced",
+        file="durable/files.py",
+        old="            sync(fd)\n        finally:\n            os.close(fd)\n    for directory in directories:\n",
+        new="            pass\n        finally:\n            os.close(fd)\n    for directory in directories:\n",
+        tests=("tests/crash/test_power_cut.py::test_a_power_cut_leaves_no_claim_without_data",),
+    ),
+    # What is said
+    Mutant(
+        name="acknowledged-early",
+        file="engine/recorder.py",
+        old="        self._sent += staged\n",
+        new="        self._sent += staged\n        for reporter in self._reporters:\n            for seq, event in staged:\n"
+        "                reporter.show(seq, event, self.state)\n",
+        tests=(EXPLORED,),
+    ),
+    Mutant(
+        name="state-error-swallowed",
+        file="stores/runlog.py",
+        old="        except OSError as error:\n            self._move(error)\n",
+        new="        except OSError:\n            self._pending.clear()\n",
+        tests=(FAILING_ONCE,),
+    ),
+    # What is believed
+    Mutant(
+        name="torn-taken-for-damage",
+        file="stores/segments.py",
+        old="    if sealed or journal.was_synced(data, at) or (covered is not None and covered.seq > at.seq):\n",
+        new="    if True:\n",
+        tests=(EXPLORED,),
+    ),
+    Mutant(
+        name="damage-taken-for-torn",
+        file="stores/segments.py",
+        old="    if sealed or journal.was_synced(data, at) or (covered is not None and covered.seq > at.seq):\n",
+        new="    if False:\n",
+        tests=("tests/stores/test_journal.py",),
+    ),
+    Mutant(
+        name="chain-not-checked",
+        file="stores/journal.py",
+        old='    if stored != chained(here.sum, line[_BODY:]).encode():\n        return "its checksum does not match"\n',
+        new="",
+        tests=("tests/stores/test_journal.py",),
+    ),
+    Mutant(
+        name="snapshot-trusted-over-journal",
+        file="stores/segments.py",
+        old="        if covered.sha256.get(str(segment.number)) != digest:\n            return False\n",
+        new="",
+        tests=(DAMAGE,),
+    ),
+    Mutant(
+        name="journal-shorter-than-snapshot-unnoticed",
+        file="stores/segments.py",
+        old="    if covered is not None and here.seq < covered.seq:\n",
+        new="    if False:\n",
+        tests=(DAMAGE,),
+    ),
+    Mutant(
+        name="superseded-writer-counts",
+        file="stores/segments.py",
+        old="        previous.sealed = after.length\n",
+        new="        previous.sealed = len(previous.data.rstrip()) + 1\n",
+        tests=("tests/stores/test_journal.py",),
+    ),
+    # Who may write
+    Mutant(
+        name="lock-unlinked",
+        file=DURABLE,
+        old="    def release(self) -> None:\n        if self._fd >= 0:\n            os.close(self._fd)\n",
+        new="    def release(self) -> None:\n        if self._fd >= 0:\n"
+        '            os.unlink(os.readlink(f"/proc/self/fd/{self._fd}"))\n            os.close(self._fd)\n',
+        tests=("tests/stores/test_stores.py",),
+    ),
+    Mutant(
+        name="lock-inherited-by-steps",
+        file=DURABLE,
+        old="        _held.add(self)\n",
+        new="        _held.add(self)\n        os.set_inheritable(self._fd, True)\n",
+        tests=("tests/crash/test_catalogue_limits.py::test_a_step_holds_no_descriptor_but_its_streams",),
+    ),
+    Mutant(
+        name="lock-kept-by-forked-children",
+        file=DURABLE,
+        old="        lock.release()\n\n\nos.register_at_fork",
+        new="        pass\n\n\nos.register_at_fork",
+        tests=("tests/stores/test_stores.py",),
+    ),
+    Mutant(
+        name="links-followed",
+        file=DURABLE,
+        old="_NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC\n",
+        new="_NOFOLLOW = os.O_CLOEXEC\n",
+        tests=("tests/stores/test_stores.py",),
+    ),
+    Mutant(
+        name="deleted-in-place",
+        file="stores/directory.py",
+        old="            durable.move_file(path, gone)\n            durable.remove_tree(gone)\n",
+        new="            durable.remove_tree(path)\n",
+        tests=("tests/crash/test_findings.py::test_a_deletion_that_is_cut_off_leaves_a_run_or_none",),
+    ),
+    # What runs again, and as what
+    Mutant(
+        name="attempt-number-used-twice",
+        file="engine/runner.py",
+        old="            self._stage_start(task, unit.attempts + 1)\n",
+        new="            self._stage_start(task, max(unit.attempts, 1))\n",
+        tests=(KILLED,),
+    ),
+    Mutant(
+        name="cutoff-on-nothing",
+        file="core/changes.py",
+        old="    comparable = bool(event.outputs or event.artifacts)\n",
+        new="    comparable = True\n",
+        tests=("tests/engine/test_runs.py::test_a_step_that_hands_out_nothing_is_never_the_same",),
+    ),
+    Mutant(
+        name="cutoff-on-anything",
+        file="core/changes.py",
+        old="    if event.outputs != unit.outputs or len(event.artifacts) != len(unit.artifacts):\n        return False\n",
+        new="    return True\n",
+        tests=("tests/engine/test_runs.py::test_an_edited_pipeline_reruns_what_changed_and_what_depends_on_it",),
+    ),
+    Mutant(
+        name="orphans-live-on",
+        file="executors/orphans.py",
+        old="        processes.end_marked(mark, sessions)\n    finally:\n",
+        new="        pass\n    finally:\n",
+        tests=("tests/engine/test_processes.py::test_no_process_outlives_rerail",),
+    ),
+    Mutant(
+        name="disk-full-blamed-on-the-step",
+        file="artifacts/workshop.py",
+        old="                    unkept=self._is_ours(error),\n",
+        new="",
+        tests=("tests/crash/test_unwritable.py::test_any_state_call_fails[errno-0]",),
+    ),
+)

@@ -1,0 +1,43 @@
+"""Planted bugs: every one of them must make a test fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.figures import figure
+from tests.crash.mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).parent.parent.parent
+FAILED = 1  # what pytest exits with if tests failed, and not something else
+
+
+@pytest.mark.skipif("RERAIL_MUTANT" in os.environ, reason="this is a mutant itself")
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant, tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    path = source / "rerail" / mutant.file
+    text = path.read_text(encoding="utf-8")
+    assert text.count(mutant.old) == 1, f"{mutant.file} has changed: write the bug anew"
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    pytest_quietly = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
+    env = {**os.environ, "PYTHONPATH": str(source), "RERAIL_MUTANT": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    for variable in [name for name in env if name.startswith("PYTEST_")]:
+        del env[variable]  # it is not one of our workers
+
+    done = subprocess.run([*pytest_quietly, *mutant.tests], cwd=ROOT, env=env, capture_output=True, text=True)
+
+    assert done.returncode == FAILED, f"{mutant.name} survives: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    figure("T7", "planted bugs, all found", 1)
+
+
+def test_there_are_enough_of_them_and_no_two_are_the_same() -> None:
+    assert len(MUTANTS) >= 20
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
