@@ -6,6 +6,8 @@ import inspect
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 from rerail import errors
 from rerail.core.state import RUN_TRANSITIONS, TRANSITIONS
 
@@ -76,9 +78,58 @@ def cli_reference() -> str:
     return "".join(parts)
 
 
+def scenarios() -> str:
+    from tests.crash.scenarios import page
+
+    return NOTE + page()
+
+
+LABORATORY = """\
+# The crash laboratory
+
+Every commit runs under it: four layers, from states that are only possible to disks that really fail. `./test` runs all of
+them; where there is no root and there are no loop devices the third says that it was skipped, and why.
+
+1. **Explored.** Every operation on files goes through one seam. The laboratory records them, kills the process at each (before
+   it, or half-way through a write), lets each fail with every kind of error, and rebuilds what a power cut could leave: any
+   subset of what was not synced, in any order, torn, zeroed, or replaced by garbage. Each state is put on a disk and given
+   to the real recovery.
+2. **Killed.** Real processes with real steps, under a preloaded library that kills, tears, cuts short or fails any call.
+3. **Cut off.** Real ext4, XFS and btrfs whose power is cut at every call, whose disk really cannot write, fills up, freezes
+   or turns read-only.
+4. **Attacked.** Random signals with a census of processes, races for the lock, every byte of state files flipped, hostile
+   input.
+
+The tests are tested in turn: bugs that are planted one by one must each be found. What each scenario is proved by:
+[fault-scenarios.md](fault-scenarios.md). The parts that plug-in authors can use:
+[../how-to/test-a-plugin.md](../how-to/test-a-plugin.md).
+
+## Figures
+
+Written down by a whole run of the tests, on a virtual machine with two cores; times belong to that machine.
+
+| | what | |
+|---|---|---|
+"""
+
+
+def laboratory() -> str:
+    """'' unless a whole run of the tests has just said all there is to say."""
+    from tests.crash import figures
+
+    rows = figures.rows()
+    if [row for row, _, _ in rows] != list(figures.TITLES):
+        return ""
+    return NOTE + LABORATORY + "".join(f"| {row} | {title} | {said} |\n" for row, title, said in rows)
+
+
 def main() -> int:
     stale = 0
-    for name, text in (("states.md", states()), ("exit-codes.md", exit_codes()), ("cli.md", cli_reference())):
+    pages = [("states.md", states()), ("exit-codes.md", exit_codes()), ("cli.md", cli_reference())]
+    pages.append(("fault-scenarios.md", scenarios()))
+    if "--check" not in sys.argv and laboratory():  # its figures are those of one run, and differ a little with each
+        pages.append(("crash-laboratory.md", laboratory()))
+    for name, text in pages:
         path = REFERENCE / name
         if "--check" in sys.argv:
             stale += not path.exists() or path.read_text(encoding="utf-8") != text

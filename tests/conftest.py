@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.crash import figures
+
 RERAIL = (sys.executable, "-m", "rerail")
 
 
@@ -85,6 +87,18 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
             return value
         time.sleep(0.01)
     raise AssertionError(f"never happened: {what or condition}")
+
+
+def pytest_sessionstart() -> None:
+    if figures.is_controller():
+        figures.start()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if figures.lines():
+        terminalreporter.section("the crash laboratory")
+        for line in figures.lines():
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -109,6 +109,7 @@ def test_the_core_reads_no_clock() -> None:
                 assert node.attr not in ("now", "utcnow", "today"), f"{path.name}:{node.lineno}"
 
 
+@pytest.mark.scenario("J10", "J15")
 def test_nothing_loads_code_from_state() -> None:
     for path in MODULES:
         for node in ast.walk(parsed(path)):

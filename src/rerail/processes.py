@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from rerail.core.events import Owner
@@ -131,12 +131,14 @@ def _others() -> list[int]:
         return []
 
 
-def end_marked(mark: str, sessions: Iterable[int] = (), *, patience: float = 5.0) -> int:
+def end_marked(mark: str, sessions: Iterable[int] = (), *, patience: float = 5.0, pauses: Sequence[float] = ()) -> int:
     """Kill every process that bears the mark and wait until they are gone; return how many there were.
 
     Also what shares a session with one of them, or is in one of `sessions`: a process may have dropped its environment.
-    Sweeps until nothing is found: a process may fork while it is being killed.
+    Sweeps until nothing is found: a process may fork while it is being killed. And again after each of `pauses`: one that
+    is just being started, or just executes another program, shows no environment for a moment.
     """
+    waits = list(pauses)
     ended: set[int] = set()
     known = {session for session in sessions if session != os.getsid(0)}
     deadline = time.monotonic() + patience
@@ -145,8 +147,10 @@ def end_marked(mark: str, sessions: Iterable[int] = (), *, patience: float = 5.0
         known |= {_session(pid) for pid in found} - {0, os.getsid(0)}
         if known:
             found |= {pid for pid in _others() if _session(pid) in known}
-        if not found or time.monotonic() > deadline:
+        if time.monotonic() > deadline or not (found or waits):
             return len(ended)
+        if not found:
+            time.sleep(waits.pop(0))
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -100,6 +100,7 @@ def test_a_failed_check_is_retried_like_any_failure(project: Project) -> None:
     assert project.ledger() == ["a", "a"]
 
 
+@pytest.mark.scenario("M9")
 def test_the_log_says_what_was_found_restored_and_run(project: Project) -> None:
     failed_after(project, two("echo one > out.txt", "true"))
     (project.root / "out.txt").unlink()
@@ -188,6 +189,7 @@ def test_a_completed_run_is_healed(project: Project) -> None:
     assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
 
 
+@pytest.mark.scenario("K6", "V5")
 def test_touching_changes_nothing_and_fast_trusts_what_was_not_touched(project: Project) -> None:
     failed_after(project, two("echo one > out.txt", "true"))
     os.utime(project.root / "out.txt", ns=(1, 1))
@@ -197,6 +199,7 @@ def test_touching_changes_nothing_and_fast_trusts_what_was_not_touched(project: 
     assert "[warn] out.txt changed" in project.rerail("resume", "r", "--dry-run", "--verify", "fast", check=0).stderr
 
 
+@pytest.mark.scenario("E8")
 def test_rotten_copies_are_never_restored(project: Project) -> None:
     failed_after(project, two("echo one > out.txt", "true"))
     (project.root / "out.txt").unlink()
@@ -245,6 +248,7 @@ def test_an_artifact_with_a_secret_is_not_kept(project: Project) -> None:
         assert not path.is_file() or b"s3cr3t" not in path.read_bytes()
 
 
+@pytest.mark.scenario("E8")
 def test_prune_collects_what_no_run_refers_to(project: Project) -> None:
     objects = project.root / ".rerail" / "objects"
     project.pipeline(one("[out.txt, d]", "date +%N > out.txt; mkdir -p d; date +%N > d/f"))
@@ -261,6 +265,7 @@ def test_prune_collects_what_no_run_refers_to(project: Project) -> None:
     assert set(objects.glob("??/*")) == second
 
 
+@pytest.mark.scenario("L7")
 def test_a_changed_input_runs_its_step_again_and_an_unchanged_result_stops_there(project: Project) -> None:
     (project.root / "source.txt").write_text("1 2 3\n")
     project.pipeline(
@@ -341,6 +346,7 @@ def test_a_step_skipped_on_purpose_owes_nothing(project: Project) -> None:
     assert project.ledger() == ["b", "b"]
 
 
+@pytest.mark.scenario("J2")
 @pytest.mark.parametrize(
     ("artifacts", "words"),
     [
@@ -379,6 +385,7 @@ def test_an_external_artifact_is_sealed_and_restored(project: Project, tmp_path:
     assert outside.read_text() == "one\n"
 
 
+@pytest.mark.scenario("J2")
 def test_a_symlinked_directory_cannot_smuggle_a_restore_outside(project: Project, tmp_path: Path) -> None:
     failed_after(project, two("mkdir -p d; echo one > d/out.txt", "true", more="d/out.txt"))
     elsewhere = tmp_path / "elsewhere"
@@ -394,6 +401,7 @@ def test_a_symlinked_directory_cannot_smuggle_a_restore_outside(project: Project
     assert not list(elsewhere.iterdir())
 
 
+@pytest.mark.scenario("V6")
 def test_odd_names_links_and_sockets_in_a_directory(project: Project) -> None:
     script = (
         "mkdir -p d/sub d/empty; echo n > \"$(printf 'd/new\\nline')\"; echo b > \"$(printf 'd/b\\377yte')\"; "
@@ -489,6 +497,7 @@ def as_somebody(project: Project, *arguments: str) -> subprocess.CompletedProces
     return project.rerail(*arguments, preexec_fn=prepare)
 
 
+@pytest.mark.scenario("D5", "M3")
 def test_what_cannot_be_read_is_said_and_nothing_is_decided_about_it(project: Project) -> None:
     project.pipeline(two("mkdir -p d; echo one > d/x; echo two > d/y", "true", more="d") + "\n")
     assert as_somebody(project, "run", "pipeline.yaml", "--id", "r").returncode == 1
@@ -504,6 +513,7 @@ def test_what_cannot_be_read_is_said_and_nothing_is_decided_about_it(project: Pr
     assert as_somebody(project, "resume", "r").returncode == 0
 
 
+@pytest.mark.scenario("V5")
 def test_an_artifact_that_cannot_be_read_fails_its_step(project: Project) -> None:
     project.pipeline(one("[d]", "mkdir -p d; echo one > d/x; chmod 0 d/x"))
 

@@ -242,6 +242,7 @@ def all_damages() -> Iterator[tuple[str, dict[str, str]]]:
         yield how, {name: how for at, name in enumerate("abcdefghijkl") if at % 4 == number % 4}
 
 
+@pytest.mark.scenario("B12", "E6", "K6")
 @pytest.mark.parametrize("restore", [True, False], ids=["restore", "no-restore"])
 @pytest.mark.parametrize(("how", "damages"), list(all_damages()), ids=[how for how, _ in all_damages()])
 def test_thirteen_steps_and_every_kind_of_damage(how: str, damages: dict[str, str], restore: bool) -> None:
@@ -268,6 +269,7 @@ def dags(draw: st.DrawFn) -> list[Node]:
     return nodes
 
 
+@pytest.mark.scenario("E6")
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_random_dags_and_random_damage(data: st.DataObject) -> None:
@@ -284,6 +286,7 @@ def test_what_stands_in_the_way_of_a_step_that_runs_after_all_is_moved_aside() -
     scenario(nodes, set(), {"a": "delete", "b": "directory"}, restore=False)
 
 
+@pytest.mark.scenario("E7")
 def test_a_copy_that_rots_between_audit_and_restore_makes_another_plan(tmp_path: Path) -> None:
     world = World(tmp_path, [Node("a", []), Node("b", ["a"]), Node("c", ["b"])])
     world.start({"c"})

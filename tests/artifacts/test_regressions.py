@@ -220,6 +220,7 @@ def test_a_directory_that_became_a_link_to_itself(project: Project) -> None:
     assert (project.root / "out" / "a.txt").read_text() == "x\n"
 
 
+@pytest.mark.scenario("M1")
 def test_a_run_whose_project_was_moved(project: Project, tmp_path: Path) -> None:
     project.pipeline(pipeline(step("a", "echo x > a.txt", "artifacts: [a.txt]"), step("b", "test -e ok")))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -398,6 +399,7 @@ def test_a_fork_that_is_cut_off_still_shares(project: Project) -> None:
     assert project.ledger().count("pay") == 1
 
 
+@pytest.mark.scenario("J2")
 def test_a_directory_that_became_a_link_is_not_written_through(project: Project) -> None:
     project.pipeline(pipeline(step("a", "mkdir -p d/e; echo good > d/e/x", "artifacts: [d]"), step("b", "test -e ok")))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)

@@ -164,6 +164,7 @@ def test_the_integrity_hash_is_what_the_format_says(project: Project) -> None:
     assert hashlib.sha256((before + "\n}").encode()).hexdigest() == after.removesuffix('"\n}\n')
 
 
+@pytest.mark.scenario("K3")
 def test_lists_are_newest_first_and_filtered(project: Project) -> None:
     project.pipeline(FAILING)
     project.pipeline("steps: [{run: 'true'}]", "other.yaml")
@@ -179,6 +180,7 @@ def test_lists_are_newest_first_and_filtered(project: Project) -> None:
     assert [event["seq"] for event in project.json("history", "one")] == [6, 5, 4, 3, 2, 1]
 
 
+@pytest.mark.scenario("M2")
 def test_the_next_command_works_from_where_it_is_printed(project: Project) -> None:
     (project.root / "sub").mkdir()
     project.pipeline(FAILING, "sub/p.yaml")
@@ -199,6 +201,7 @@ def test_hooks_are_not_counted_as_steps(project: Project) -> None:
     assert "no run in" in project.rerail("list", "--status", "crashed", check=0).stderr
 
 
+@pytest.mark.scenario("V2")
 def test_what_a_step_prints_cannot_steer_the_terminal(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: \"printf '\\\\033]0;pwned\\\\007\\\\033[2J' >&2; exit 1\"}]")
     failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)

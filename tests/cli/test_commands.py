@@ -28,6 +28,7 @@ steps:
 """
 
 
+@pytest.mark.scenario("V3")
 def test_logs_are_printed_in_the_order_of_time(project: Project) -> None:
     project.pipeline(TALKING)
     project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "2", check=0)
@@ -46,6 +47,7 @@ def test_logs_are_printed_in_the_order_of_time(project: Project) -> None:
     assert "needs a STEP" in project.rerail("logs", "r", "--attempt", "1", check=2).stderr
 
 
+@pytest.mark.scenario("V3")
 def test_logs_of_a_killed_run_lose_nothing_that_was_written(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'echo one; echo two; touch said; sleep 60'}]")
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
@@ -78,6 +80,7 @@ def test_verify_proves_every_byte_and_changes_none(project: Project) -> None:
     project.rerail("verify", check=2)
 
 
+@pytest.mark.scenario("J15")
 def test_verify_notices_a_checkpoint_that_tells_another_story(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -86,6 +89,7 @@ def test_verify_notices_a_checkpoint_that_tells_another_story(project: Project) 
     assert "not the pipeline the journal vouches for" in project.rerail("verify", "r", check=6).stderr
 
 
+@pytest.mark.scenario("F2")
 def test_delete_refuses_what_lives_and_does_not_guess(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'echo a >> $LEDGER; sleep 60'}]")
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
@@ -100,6 +104,7 @@ def test_delete_refuses_what_lives_and_does_not_guess(project: Project) -> None:
     assert project.json("list") == []
 
 
+@pytest.mark.scenario("F2")
 def test_prune_takes_what_is_done_with_and_nothing_else(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]", "good.yaml")
     project.pipeline("steps: [{id: a, run: 'exit 1'}]", "bad.yaml")
@@ -140,6 +145,7 @@ def test_prune_does_not_destroy_what_only_looks_well(project: Project) -> None:
     assert project.run_dir("r").exists()
 
 
+@pytest.mark.scenario("V1", "V2")
 def test_the_end_of_a_long_log_is_kept(project: Project) -> None:
     project.pipeline(
         "steps: [{id: a, run: \"head -c 33554430 /dev/zero | tr '\\\\0' x; echo; echo CONTEXT; echo LAST\"}]"
@@ -151,6 +157,7 @@ def test_the_end_of_a_long_log_is_kept(project: Project) -> None:
     assert project.rerail("logs", "r", "a").stdout.endswith("ONTEXT\nLAST\n")  # a part may begin in the middle of a word
 
 
+@pytest.mark.scenario("F10", "M5")
 def test_doctor_says_where_and_how_well(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]")
     project.rerail("run", "pipeline.yaml", check=0)
@@ -257,6 +264,7 @@ def _has(project: Project, entries: int) -> bool:
     return len(project.ledger()) == entries
 
 
+@pytest.mark.scenario("G6")
 def test_what_happens_to_our_output_does_not_happen_to_the_run(project: Project) -> None:
     steps = "".join(f"  - {{id: s{n}, run: 'echo s{n} >> $LEDGER'}}\n" for n in range(8))
     project.pipeline("steps:\n" + steps)
@@ -275,6 +283,7 @@ def test_what_happens_to_our_output_does_not_happen_to_the_run(project: Project)
     eventually(lambda: {row["status"] for row in project.json("list")} == {"completed"}, "all are completed")
 
 
+@pytest.mark.scenario("J16")
 def test_github_gets_groups_and_annotations_and_no_commands_from_steps(project: Project) -> None:
     project.pipeline(
         "steps:\n  - {id: a, run: 'echo hello; echo ::set-output name=x::y'}\n  - {id: b, run: 'echo 50% >&2; exit 3'}\n"

@@ -61,6 +61,7 @@ def test_a_run_is_drawn_while_it_goes_on_and_its_failure_is_framed(loop: Project
     assert b"\033]0;owned" not in shown.raw
 
 
+@pytest.mark.scenario("G11")
 def test_ctrl_c_then_resume_shows_the_plan_and_goes_on(loop: Project) -> None:
     first = screen(loop, "run", "pipeline.yaml", "--id", "r")
     first.until(lambda text: "compiling module 5" in text and "✓ tests" in text, "build runs")
@@ -145,6 +146,7 @@ def test_watch_draws_a_run_of_another_process_and_leaves_it_alone(loop: Project)
     assert "✓ ship" in text
 
 
+@pytest.mark.scenario("V2")
 def test_logs_follow_a_live_run(loop: Project) -> None:
     process = loop.spawn("run", "pipeline.yaml", "--id", "r")
     eventually(lambda: loop.ledger() == ["build"], "build runs")
@@ -210,6 +212,7 @@ def test_how_output_looks(environ: dict[str, str], tty: bool, live: bool, colour
     assert (made.live, made.colour, made.unicode, made.ci) == (live, colour, unicode, ci)
 
 
+@pytest.mark.scenario("M4")
 def test_without_unicode_nothing_but_ascii_is_drawn(loop: Project) -> None:
     loop.env["LC_ALL"] = "C"
     (loop.root / "go").touch()
@@ -221,6 +224,7 @@ def test_without_unicode_nothing_but_ascii_is_drawn(loop: Project) -> None:
     assert text.isascii()
 
 
+@pytest.mark.scenario("G5")
 def test_a_terminal_that_vanishes_does_not_end_the_run_unseen(loop: Project) -> None:
     shown = screen(loop, "run", "pipeline.yaml", "--id", "r")
     shown.until(lambda text: "✓ tests" in text, "the board")

@@ -82,6 +82,7 @@ def test_after_a_full_run_nothing_runs(pipeline: Pipeline) -> None:
     assert drive(pipeline, state, {}) == []
 
 
+@pytest.mark.scenario("L5")
 @given(pipelines(), st.data())
 def test_edits_rerun_what_changed_and_what_depends_on_a_different_product(
     pipeline: Pipeline, data: st.DataObject
@@ -219,6 +220,7 @@ def test_changes_keep_reuses_what_was_edited_and_says_so() -> None:
     assert plan(changed, state).decisions[1].unless_same == ("a",)
 
 
+@pytest.mark.scenario("L5")
 def test_a_step_that_left_the_pipeline_is_named() -> None:
     pipeline = two_steps()
     state = RunState()

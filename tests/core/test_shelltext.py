@@ -89,6 +89,7 @@ def deliver(template: str, value: str, shell: str, cwd: Path | None = None) -> b
     return done.stdout
 
 
+@pytest.mark.scenario("J7")
 @pytest.mark.parametrize("shell", SHELLS)
 @settings(max_examples=12, deadline=None)
 @given(value=TEXTS)
@@ -108,6 +109,7 @@ def test_any_value_in_any_place_arrives_unharmed(shell: str, value: str) -> None
         assert (out.removesuffix("\n") if "document" in name else out) == f"[{value}]", name
 
 
+@pytest.mark.scenario("J7")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_nothing_in_a_value_is_executed(shell: str, tmp_path: Path) -> None:
     for payload in ("$(touch pwned)", "`touch pwned`", "'; touch pwned; '", '"; touch pwned; "', "a[$(touch pwned)]",
@@ -339,6 +341,7 @@ def test_numbers_in_arithmetic_are_decimal(shell: str) -> None:
     assert deliver("printf %s $((0 - V))", "-0", shell) == b"0"
 
 
+@pytest.mark.scenario("V4")
 def test_nul_is_refused_and_comments_get_nothing() -> None:
     with pytest.raises(ValueError, match="NUL"):
         shellvalues.fill(shelltext.slots(["echo ", ""]), ["a\0b"])

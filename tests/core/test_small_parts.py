@@ -82,6 +82,7 @@ def test_backoff_grows_as_it_says() -> None:
     assert backoff(Retry(delay=8, max_delay=8), 1, 0.0) == 4
 
 
+@pytest.mark.scenario("K1")
 @given(st.floats(0, 1e6), st.floats(-1e9, 1e9))
 def test_a_clock_that_jumps_never_makes_a_wait_longer_than_was_decided(retry_in: float, until: float) -> None:
     assert 0 <= remaining(retry_in, until) <= retry_in
@@ -108,12 +109,14 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.scenario("E12")
 @given(JSON)
 def test_whatever_json_can_hold_comes_back_exactly(value: Any) -> None:
     if not problem(value):
         assert parse_outputs(json.dumps({"v": value}).encode()) == {"v": value}
 
 
+@pytest.mark.scenario("E11", "E12")
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -137,6 +140,7 @@ def test_outputs_are_lines_or_objects() -> None:
     assert parse_outputs(data) == {"a": "two", "b": [1], "c": {"d": None}, "e": " f g=h"}
 
 
+@pytest.mark.scenario("E11")
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -88,6 +88,7 @@ def test_folding_in_two_parts_is_folding_at_once(history: list[tuple[int, Any]],
     assert fold(history[cut:], fold(history[:cut])) == fold(history)
 
 
+@pytest.mark.scenario("E10")
 @given(HISTORIES, EVENTS)
 def test_an_event_is_in_the_table_or_raises_and_changes_nothing(history: list[tuple[int, Any]], event: Any) -> None:
     state = fold(history)
@@ -131,6 +132,7 @@ def test_attempts_never_go_back_unless_the_journal_says_so(history: list[tuple[i
             assert state.unit(event.unit).attempts == event.attempt
 
 
+@pytest.mark.scenario("E10")
 def test_records_are_applied_in_order_only() -> None:
     with pytest.raises(IllegalEvent, match="record 2 cannot follow record 0"):
         apply(RunState(), 2, testing.started())

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,12 @@ def lab(shim: Path) -> Iterator[Lab]:
     laboratory = Lab(shim)
     yield laboratory
     laboratory.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A scratch directory that costs no disk."""
+    shared = "/dev/shm"
+    path = Path(tempfile.mkdtemp(prefix="rerail-explorer-", dir=shared if os.access(shared, os.W_OK) else None))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)

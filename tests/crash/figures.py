@@ -40,11 +40,6 @@ def figure(row: str, what: str, value: float) -> None:
         file.write(line.encode())  # one write: several workers say something
 
 
-def largest(row: str, what: str, value: float) -> None:
-    """Say what was measured; of what several tests say about the same thing the largest counts."""
-    figure(row, f"at most: {what}", value)
-
-
 def start() -> None:
     """Forget what an earlier run said."""
     FILE.unlink(missing_ok=True)
@@ -57,20 +52,23 @@ def collected() -> dict[str, dict[str, float]]:
         for line in FILE.read_text(encoding="utf-8").splitlines():
             said = json.loads(line)
             before = rows[said["row"]].get(said["what"], 0)
-            value = float(said["value"])
-            rows[said["row"]][said["what"]] = max(before, value) if said["what"].startswith("at most") else before + value
+            rows[said["row"]][said["what"]] = before + float(said["value"])
     return rows
 
 
+def rows() -> list[tuple[str, str, str]]:
+    """Row, title and what was said, of each row that something was said about."""
+    said = collected()
+    return [
+        (row, title, "; ".join(f"{_shown(value)} {what}" for what, value in said[row].items()))
+        for row, title in TITLES.items()
+        if row in said
+    ]
+
+
 def lines() -> list[str]:
-    """The table as lines of text, one per row that something was said about."""
-    rows = collected()
-    found = []
-    for row, title in TITLES.items():
-        if row in rows:
-            said = "; ".join(f"{_shown(value)} {what.removeprefix('at most: ')}" for what, value in rows[row].items())
-            found.append(f"{row:4} {title}: {said}")
-    return found
+    """The same as lines of text."""
+    return [f"{row:4} {title}: {said}" for row, title, said in rows()]
 
 
 def _shown(value: float) -> str:

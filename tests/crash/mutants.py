@@ -24,6 +24,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     old: str  # occurs once
     new: str
     tests: tuple[str, ...]
+    also: tuple[tuple[str, str, str], ...] = ()  # file, old, new: where one place is not enough
 
 
 MUTANTS = (
@@ -141,7 +142,7 @@ MUTANTS = (
         file="stores/segments.py",
         old="        if covered.sha256.get(str(segment.number)) != digest:\n            return False\n",
         new="",
-        tests=(DAMAGE,),
+        tests=(DAMAGE + "::test_a_flip_in_the_middle_is_refused_and_changes_nothing_then_repaired",),
     ),
     Mutant(
         name="journal-shorter-than-snapshot-unnoticed",
@@ -171,6 +172,7 @@ MUTANTS = (
         file=DURABLE,
         old="        _held.add(self)\n",
         new="        _held.add(self)\n        os.set_inheritable(self._fd, True)\n",
+        also=(("executors/spawn.py", "        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()]\n", ""),),
         tests=("tests/crash/test_catalogue_limits.py::test_a_step_holds_no_descriptor_but_its_streams",),
     ),
     Mutant(
@@ -219,7 +221,7 @@ MUTANTS = (
     Mutant(
         name="orphans-live-on",
         file="executors/orphans.py",
-        old="        processes.end_marked(mark, sessions)\n    finally:\n",
+        old="        processes.end_marked(mark, sessions, pauses=_AGAIN)\n    finally:\n",
         new="        pass\n    finally:\n",
         tests=("tests/engine/test_processes.py::test_no_process_outlives_rerail",),
     ),

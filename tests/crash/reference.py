@@ -73,6 +73,7 @@ class World:
         self.life = life
         self.ran: list[str] = []
         self.told: list[str] = []
+        self.struck_dumb_at = 0  # the n-th thing to be told is never heard: the process dies before that
 
     def note(self, what: str) -> None:
         if self.fs is not None:
@@ -125,6 +126,9 @@ class World:
             text = f"finished {event.status}"
         else:
             return
+        if self.fs is not None and len(self.told) + 1 == self.struck_dumb_at:
+            self.note(f"never heard: {text}")
+            self.fs.crash()
         self.told.append(text)
         self.note(text)
 

@@ -54,6 +54,7 @@ def every_point(lab: Lab, first: int, step: int, mode: str, **order: Any) -> tup
         at += step
 
 
+@pytest.mark.scenario("A3")
 @pytest.mark.parametrize("mode", ["kill", "torn"])
 def test_killed_anywhere_while_artifacts_are_moved_aside_and_restored(lab: Lab, mode: str) -> None:
     points, results = every_point(lab, 1, 1, mode, damage=True)
@@ -67,6 +68,7 @@ def test_killed_anywhere_while_artifacts_are_moved_aside_and_restored(lab: Lab, 
         assert 2 <= counted["two"] <= 3, result  # no copy was kept: run again, once more at most
 
 
+@pytest.mark.scenario("C1", "D11")
 @pytest.mark.parametrize("mode", ["errno", "errno-forever"])
 def test_a_disk_that_fails_while_artifacts_are_sealed_claims_nothing(lab: Lab, mode: str) -> None:
     """Every third call fails with EIO or ENOSPC; whatever comes of it, the run can be finished with the right files."""

@@ -16,6 +16,7 @@ from rerail.core.state import RunState
 from rerail.errors import StateDamaged
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project, eventually
+from tests.crash.figures import figure
 
 PIPELINE = """\
 steps:
@@ -87,6 +88,7 @@ def read(store: DirectoryStore) -> tuple[RunState, tuple[str, ...]] | None:
     return recording.state, recording.notices
 
 
+@pytest.mark.scenario("B3", "B7", "B8", "E2", "E3", "E13")
 def test_no_damage_to_the_journal_is_taken_for_the_truth(damaged_run: Project) -> None:
     directory = damaged_run.run_dir("r")
     store = DirectoryStore(str(damaged_run.root / ".rerail"))
@@ -114,13 +116,21 @@ def test_no_damage_to_the_journal_is_taken_for_the_truth(damaged_run: Project) -
             assert state.seq < truth.seq
             forgiven += 1
         path.write_bytes(subject.good)
+    figure(
+        "T5",
+        "flips and cuts of journals: refused, forgiven at the end and said, or without effect",
+        refused + kept + forgiven,
+    )
     assert refused > 1000
     assert read(store) == (truth, store.read("r").notices)
 
 
+@pytest.mark.parametrize("damaged_run", ["failed", "killed-twice"], indirect=True)
+@pytest.mark.scenario("B6", "E1", "E3")
 def test_damage_to_the_checkpoint_is_said_and_changes_nothing(damaged_run: Project) -> None:
     store = DirectoryStore(str(damaged_run.root / ".rerail"))
     subject = Subject(damaged_run.run_dir("r") / "checkpoint.json")
+    count = 0
     truth, _ = read(store) or pytest.fail("unreadable before any damage")
 
     for what, bad in (*subject.flips(), *subject.cuts()):
@@ -129,8 +139,11 @@ def test_damage_to_the_checkpoint_is_said_and_changes_nothing(damaged_run: Proje
         assert found is not None, what
         assert found[0] == truth, what
         assert any("checkpoint.json" in notice for notice in found[1]), what
+        count += 1
+    figure("T5", "flips and cuts of checkpoint.json, each said and without effect", count)
 
 
+@pytest.mark.scenario("E2")
 def test_a_flip_in_the_middle_is_refused_and_changes_nothing_then_repaired(project: Project) -> None:
     project.pipeline(PIPELINE)
     (project.root / "go").touch()
@@ -166,6 +179,7 @@ def test_a_flip_in_the_middle_is_refused_and_changes_nothing_then_repaired(proje
         ledger = project.ledger()
 
 
+@pytest.mark.scenario("B7")
 def test_the_journal_is_lost_but_the_checkpoint_is_good(project: Project) -> None:
     project.pipeline(PIPELINE)
     (project.root / "go").touch()
@@ -182,6 +196,7 @@ def test_the_journal_is_lost_but_the_checkpoint_is_good(project: Project) -> Non
     assert project.json("show", "r")["steps"][0]["outputs"] == {"n": 1}
 
 
+@pytest.mark.scenario("E5")
 def test_nothing_can_be_proved(project: Project) -> None:
     project.pipeline(PIPELINE)
     (project.root / "go").touch()
@@ -199,6 +214,7 @@ def test_nothing_can_be_proved(project: Project) -> None:
     assert project.state_digest() == before
 
 
+@pytest.mark.scenario("B6", "E1")
 def test_the_bad_checkpoint_is_kept_and_a_new_one_written(project: Project) -> None:
     project.pipeline(PIPELINE)
     (project.root / "go").touch()
@@ -215,6 +231,7 @@ def test_the_bad_checkpoint_is_kept_and_a_new_one_written(project: Project) -> N
     assert '"status": "completed"' in checkpoint.read_text()
 
 
+@pytest.mark.scenario("L2")
 def test_a_newer_format_is_refused_by_name(project: Project) -> None:
     project.pipeline(PIPELINE)
     (project.root / "go").touch()

@@ -6,18 +6,22 @@ nothing is invented, nothing is unreadable. A violation is saved as a fixture, w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from rerail.core.model import Pipeline
+from rerail.errors import StateDamaged
+from rerail.stores.directory import DirectoryStore
+from rerail.stores.repair import repair
 from rerail.testing import (
+    CrashState,
     Explorer,
     Fault,
     FaultFS,
@@ -39,15 +43,6 @@ SEED = int(os.environ.get("RERAIL_SEED", "1"))
 SHARDS = 4
 FIXTURES = Path(__file__).parent / "fixtures"
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE)
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A scratch directory that costs no disk."""
-    shared = "/dev/shm"
-    path = Path(tempfile.mkdtemp(prefix="rerail-explorer-", dir=shared if os.access(shared, os.W_OK) else None))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def fresh(memory: Path) -> Path:
@@ -80,6 +75,7 @@ def on_a_copy(memory: Path, judge: Judge) -> Judge:
     return judged
 
 
+@pytest.mark.scenario("A14", "B2", "B3", "B4", "B5", "B11")
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: int) -> None:
     """What only the page cache held when its writer died must not be built on before it is synced."""
@@ -112,6 +108,7 @@ def killed_resumed_and_cut(
     return explorer
 
 
+@pytest.mark.scenario("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B11")
 def test_every_power_cut_of_a_run_is_resumed_to_the_same_end(memory: Path) -> None:
     root = fresh(memory)
     ops = undisturbed(root, WHOLE)
@@ -123,6 +120,7 @@ def test_every_power_cut_of_a_run_is_resumed_to_the_same_end(memory: Path) -> No
     assert explorer.states > 1500
 
 
+@pytest.mark.scenario("A8")
 @pytest.mark.parametrize("shard", range(2))
 def test_a_crash_during_recovery_is_recovered_from(memory: Path, shard: int) -> None:
     """Power cut, and another one while the first is being recovered from."""
@@ -142,6 +140,7 @@ def test_a_crash_during_recovery_is_recovered_from(memory: Path, shard: int) -> 
     assert second.states > 10_000
 
 
+@pytest.mark.scenario("A13")
 def test_three_crashes_in_a_row_at_any_operations(memory: Path) -> None:
     """Each life is killed a little later than the last; the disk is that of the page cache, then it is cut."""
     dice = random.Random(SEED)
@@ -158,6 +157,69 @@ def test_three_crashes_in_a_row_at_any_operations(memory: Path) -> None:
         explorer.explore(root, [*ops, *last.ops], since=len(ops), share=0.1)
         assert not explorer.violations, explain(explorer)
     figure("T3", "states after several kills", explorer.states)
+
+
+@pytest.mark.scenario("B10", "C1", "D1", "D4", "D8", "D11")
+@pytest.mark.scenario("A4")
+def test_dying_between_the_sync_and_the_word_costs_no_step(memory: Path) -> None:
+    """What is durable is done, though nobody has heard of it yet."""
+    struck = 0
+    while True:
+        struck += 1
+        root = fresh(memory)
+        with FaultFS() as fs:
+            world = World(fs)
+            world.struck_dumb_at = struck
+            live(root, WHOLE, world)
+        if not fs.crashed:
+            break
+        (unheard,) = [op.path for op in fs.ops if op.path.startswith("never heard: ")]
+        after = World(life=2)
+        assert live(root, WHOLE, after) == "completed"
+        if unheard.startswith("never heard: done None "):
+            assert unheard.removeprefix("never heard: done None ") not in after.ran
+        assert wrong_end(root, WHOLE) == ""
+    assert struck > 8
+
+
+@pytest.mark.scenario("A8", "B9")
+def test_a_repair_that_is_cut_off_is_repaired_again(memory: Path) -> None:
+    """Killed at any operation, or the power cut at any: what can be read then is what the repair would have found."""
+    root = fresh(memory)
+    with crash_at(70) as fs:  # in the middle, so that there is something left to do
+        live(root, SMALL, World(fs))
+    (segment,) = (root / "state/runs/r").glob("journal-*.jsonl")
+    (root / "state/runs/r/checkpoint.json").unlink()
+    shutil.rmtree(root / "state/runs/r/history")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b'"step-completed"') + 3] ^= 1
+    segment.write_bytes(data)
+    damaged = CrashState(0, "damaged", files_of(root), ())
+
+    def judge(place: str, notes: Sequence[str]) -> str:
+        store = DirectoryStore(str(Path(place) / "state"))
+        with contextlib.suppress(StateDamaged):
+            return "" if store.read("r").state.seq >= 1 else "something is read, and too little"
+        return ""  # damaged as before: to be repaired
+
+    explorer = Explorer(memory / "after", judge, seed=SEED)
+    for fs in crash_points():
+        put(damaged, root)
+        with fs:
+            repair(DirectoryStore(str(root / "state")), "r")
+        repair(DirectoryStore(str(root / "state")), "r")
+        after = World(life=2)
+        assert live(root, SMALL, after) == "completed"
+        assert wrong_end(root, SMALL) == ""
+        if not fs.crashed:
+            explorer.explore(root, fs.ops, start=damaged)
+    assert not explorer.violations, explain(explorer)
+    assert explorer.states >= 15
+
+
+def files_of(root: Path) -> dict[str, bytes | None]:
+    """A directory as the explorer knows it."""
+    return {str(path.relative_to(root)): None if path.is_dir() else path.read_bytes() for path in root.rglob("*")}
 
 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
@@ -193,6 +255,7 @@ def check_honest(ended: str, world: World, after: World) -> None:
         assert ended in ("StateUnwritable", "StateUnreadable", "RunNotFound"), ended
 
 
+@pytest.mark.scenario("C2")
 def test_every_write_is_short(memory: Path) -> None:
     """A write of half is gone on with: nobody notices."""
     met = 0
@@ -207,6 +270,7 @@ def test_every_write_is_short(memory: Path) -> None:
     assert met > 10
 
 
+@pytest.mark.scenario("D5", "D11")
 def test_an_error_of_every_kind_while_resuming(memory: Path) -> None:
     """A resume that cannot read or write its state refuses or stops; it never starts over."""
     met = 0

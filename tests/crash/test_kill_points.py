@@ -113,6 +113,7 @@ def every_point(lab: Lab, first: int, step: int, **order: Any) -> tuple[int, int
         at, done = at + step, done + 1
 
 
+@pytest.mark.scenario("A1", "A3", "A4", "A5", "A6", "A7", "A10")
 @pytest.mark.parametrize("shard", range(4))
 def test_killed_before_any_call_then_resumed_equals_never_killed(lab: Lab, shard: int) -> None:
     points, done = every_point(lab, 1 + shard, 4, mode="kill")
@@ -120,6 +121,7 @@ def test_killed_before_any_call_then_resumed_equals_never_killed(lab: Lab, shard
     assert points >= FEWEST_POINTS
 
 
+@pytest.mark.scenario("A2", "B11", "C2")
 @pytest.mark.parametrize("shard", range(4))
 def test_killed_half_way_through_any_write_then_resumed_equals_never_killed(lab: Lab, shard: int) -> None:
     points, done = every_point(lab, 1 + shard, 4, mode="torn")
@@ -127,8 +129,9 @@ def test_killed_half_way_through_any_write_then_resumed_equals_never_killed(lab:
     assert points >= 60
 
 
+@pytest.mark.scenario("A8")
 def test_killed_while_it_recovers_from_a_kill(lab: Lab) -> None:
-    points, done = every_point(lab, 1, 2, mode="kill", before={"mode": "kill", "at": 150})
+    points, done = every_point(lab, 1, 3, mode="kill", before={"mode": "kill", "at": 150})
     figure("T1", "calls killed while recovering from a kill", done)
     assert points >= 30
 

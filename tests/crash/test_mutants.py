@@ -22,10 +22,11 @@ FAILED = 1  # what pytest exits with if tests failed, and not something else
 def test_a_planted_bug_is_found(mutant: Mutant, tmp_path: Path) -> None:
     source = tmp_path / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    path = source / "rerail" / mutant.file
-    text = path.read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1, f"{mutant.file} has changed: write the bug anew"
-    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    for file, old, new in ((mutant.file, mutant.old, mutant.new), *mutant.also):
+        path = source / "rerail" / file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file} has changed: write the bug anew"
+        path.write_text(text.replace(old, new), encoding="utf-8")
     pytest_quietly = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
     env = {**os.environ, "PYTHONPATH": str(source), "RERAIL_MUTANT": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     for variable in [name for name in env if name.startswith("PYTEST_")]:

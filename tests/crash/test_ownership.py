@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,11 @@ import pytest
 
 from rerail import api, durable, testing
 from rerail.core.model import RunOptions
-from rerail.errors import RunBusy
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project, eventually
+from tests.crash.figures import figure
+
+ROOT = Path(__file__).parent.parent.parent
 
 HOLD = """\
 steps:
@@ -50,11 +53,12 @@ def in_children(count: int, work: Callable[[int], int]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
+@pytest.mark.scenario("F1")
 def test_eight_resumers_one_winner_with_the_command_line(project: Project) -> None:
     project.pipeline(HOLD)
     (project.root / "go").touch()
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    for round_ in range(20):
+    for round_ in range(4):
         (project.root / "go").unlink()
         racers = [project.spawn("resume", "r") for _ in range(8)]
 
@@ -74,43 +78,18 @@ def test_eight_resumers_one_winner_with_the_command_line(project: Project) -> No
         assert project.ledger().count("hold") == round_ + 2
 
 
-def test_eight_resumers_one_winner_in_forked_processes(tmp_path: Path) -> None:
-    store = DirectoryStore(str(tmp_path))
-    log = store.create(testing.header(), b"")
-    log.append([testing.started()])
-    log.close()
-    for _ in range(200):
-        tried, leave = os.pipe(), os.pipe()
+@pytest.mark.scenario("F1")
+def test_eight_resumers_one_winner_a_thousand_times(memory: Path) -> None:
+    rounds = 1000
+    command = [sys.executable, "-m", "tests.crash.racers", str(memory / "state"), str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
-        def race(_index: int, tried: tuple[int, int] = tried, leave: tuple[int, int] = leave) -> int:
-            os.close(leave[1])
-            try:
-                owned = store.own("r1")
-            except RunBusy:
-                os.write(tried[1], b"x")
-                return BUSY
-            os.write(tried[1], b"x")
-            os.read(leave[0], 1)  # hold it until everybody has tried
-            owned.append([testing.resumed()])
-            owned.close()
-            return 0
-
-        waiter = os.fork()
-        if waiter == 0:
-            os.close(leave[0])
-            got = 0
-            while got < 8:
-                got += len(os.read(tried[0], 8))
-            os._exit(0)  # closes the last write end of `leave`
-        os.close(leave[1])
-        codes = in_children(8, race)
-        os.waitpid(waiter, 0)
-        for fd in (*tried, leave[0]):
-            os.close(fd)
-        assert sorted(codes) == [0] + [BUSY] * 7
-    assert len(list(store.history("r1"))) == 201
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == rounds
+    figure("T9", "rounds, one winner in each", rounds)
 
 
+@pytest.mark.scenario("K4")
 def test_twenty_simultaneous_starts_get_twenty_runs(project: Project) -> None:
     pipeline = project.pipeline("steps: [{id: a, write: {path: a.txt, content: a}}]")
     store = DirectoryStore(str(project.root / ".rerail"))
@@ -124,6 +103,7 @@ def test_twenty_simultaneous_starts_get_twenty_runs(project: Project) -> None:
     assert all(store.read(run).state.status == "completed" for run in store.runs())
 
 
+@pytest.mark.scenario("K2", "K4")
 def test_generated_ids_sort_by_time_and_do_not_collide() -> None:
     early, late = datetime(2026, 1, 2, 3, 4, 5, 6000, UTC), datetime(2026, 1, 2, 3, 4, 5, 7000, UTC)
 
@@ -131,6 +111,7 @@ def test_generated_ids_sort_by_time_and_do_not_collide() -> None:
     assert len({api.new_run_id(early) for _ in range(100)}) == 100
 
 
+@pytest.mark.scenario("F13")
 def test_the_same_id_at_the_same_time_is_created_once(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path))
 
@@ -148,6 +129,7 @@ def test_the_same_id_at_the_same_time_is_created_once(tmp_path: Path) -> None:
         store.delete("r1")
 
 
+@pytest.mark.scenario("A5")
 def test_ten_concurrent_savers_leave_one_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
 
@@ -171,6 +153,7 @@ def owner(project: Project) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.scenario("F4")
 def test_a_stopped_owner_is_still_the_owner(project: Project, owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGSTOP)
     assert f"process {owner.pid} on" in project.rerail("resume", check=BUSY).stderr
@@ -183,6 +166,7 @@ def test_a_stopped_owner_is_still_the_owner(project: Project, owner: subprocess.
     assert project.ledger() == ["hold"]
 
 
+@pytest.mark.scenario("F7")
 def test_a_zombie_owner_is_dead(project: Project, owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # dead, and not reaped
@@ -195,6 +179,7 @@ def test_a_zombie_owner_is_dead(project: Project, owner: subprocess.Popen[str]) 
     owner.communicate()
 
 
+@pytest.mark.scenario("F6")
 def test_a_stranger_with_the_owners_pid_is_not_the_owner(project: Project, owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
@@ -229,6 +214,7 @@ def _process_with_pid(wanted: int) -> int:
     pytest.skip("other processes keep taking the pid")
 
 
+@pytest.mark.scenario("H2", "H3")
 def test_the_orphan_of_a_killed_owner_is_ended_not_adopted(project: Project, owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
@@ -248,6 +234,7 @@ def test_the_orphan_of_a_killed_owner_is_ended_not_adopted(project: Project, own
     resumed.communicate()
 
 
+@pytest.mark.scenario("M1")
 def test_a_project_that_was_moved_is_resumed_where_it_is_now(project: Project) -> None:
     project.pipeline(HOLD)
     (project.root / "go").touch()

@@ -19,9 +19,8 @@ from rerail.stores.directory import DirectoryStore
 from rerail.testing import Explorer, FaultFS, Op, crash_at
 from tests.crash.figures import figure
 from tests.crash.reference import SMALL, TEXT, World, judge_by_reading, live
-from tests.crash.test_explorer import fresh, memory, undisturbed
+from tests.crash.test_explorer import fresh, undisturbed
 
-__all__ = ["memory"]
 pytestmark = pytest.mark.usefixtures("standing_still")
 
 ALWAYS, NEVER = 1e9, 0.0  # how much of the time snapshots may take
@@ -63,6 +62,7 @@ def is_missed(memory: Path, lives: Sequence[Sequence[Op]], site: str) -> bool:
     return False
 
 
+@pytest.mark.scenario("B4", "B5", "B9", "D4")
 def test_every_sync_is_needed_or_named_as_cache_only(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lives = []
     for share in (ALWAYS, NEVER):
@@ -82,6 +82,7 @@ def test_every_sync_is_needed_or_named_as_cache_only(memory: Path, monkeypatch: 
     figure("T6", "that are named as cache only", len(explained))
 
 
+@pytest.mark.scenario("B4", "B12")
 def test_a_power_cut_leaves_no_claim_without_data(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the journal says was produced is there, byte for byte, and so is the copy it says was kept."""
     root = fresh(memory)

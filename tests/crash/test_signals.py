@@ -10,9 +10,10 @@ from tests.crash.conftest import Lab
 from tests.crash.test_kill_points import check_invariants
 
 
+@pytest.mark.scenario("G1", "G3")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_at_any_state_call(lab: Lab, number: signal.Signals) -> None:
-    at, interrupted = 1 if number == signal.SIGINT else 2, 0
+    at, interrupted = 1 if number == signal.SIGINT else 3, 0
     while True:
         result = lab.ask(mode="signal", at=at, number=int(number))
         met = result["lives"][0]
@@ -22,5 +23,5 @@ def test_a_signal_at_any_state_call(lab: Lab, number: signal.Signals) -> None:
         interrupted += int(met["code"] == 128 + number)
         if met["code"] == 0 and (met["points"] or 0) < at:
             break
-        at += 3
+        at += 5
     assert interrupted > 10

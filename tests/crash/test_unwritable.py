@@ -45,6 +45,7 @@ def every_point(lab: Lab, first: int, step: int, numbers: Sequence[int], **order
         at, done = at + step, done + 1
 
 
+@pytest.mark.scenario("C1", "C3", "C5", "C6", "D1", "D3", "D4", "D8", "D9", "D11", "D12")
 @pytest.mark.parametrize("shard", range(4))
 @pytest.mark.parametrize("mode", ["errno", "errno-forever"])
 def test_any_state_call_fails(lab: Lab, mode: str, shard: int) -> None:
@@ -56,6 +57,7 @@ def test_any_state_call_fails(lab: Lab, mode: str, shard: int) -> None:
     assert stopped > 0
 
 
+@pytest.mark.scenario("D7")
 def test_interrupted_calls_are_made_again(lab: Lab) -> None:
     done, stopped = every_point(lab, 1, 5, (errno.EINTR,), mode="errno")
     figure("T2", "calls of a real process interrupted", done)
@@ -63,6 +65,7 @@ def test_interrupted_calls_are_made_again(lab: Lab) -> None:
     assert stopped == 0
 
 
+@pytest.mark.scenario("D1")
 @pytest.mark.parametrize("at", [30, 40, 50])
 def test_on_error_warn_goes_on_without_a_record_and_still_fails(lab: Lab, at: int) -> None:
     order = {"pipeline": "chain", "top": "checkpoint: {on_error: warn}\n"}
@@ -78,6 +81,7 @@ def test_on_error_warn_goes_on_without_a_record_and_still_fails(lab: Lab, at: in
     assert result["lives"][-1]["code"] == 0
 
 
+@pytest.mark.scenario("C2")
 @pytest.mark.parametrize("shard", range(2))
 def test_every_write_is_short(lab: Lab, shard: int) -> None:
     done, stopped = every_point(lab, 1 + shard, 2, (0,), mode="short")

@@ -22,6 +22,8 @@ _EQUAL = [
     (re.compile(r"\d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r"\d{4}-\d\d-\d\d"), "DATE"),
     (re.compile(r"\d+(\.\d+)? (s|ms|min|kB|MB|bytes)\b"), "N"),
+    (re.compile(r"\d+ passed in \S+"), "passed"),
+    (re.compile(r"^\.+ +\[100%\]"), "passing"),
     (re.compile(r"process \d+ on \S+"), "process"),
     (re.compile(r"byte \d+: .*"), "byte"),
     (re.compile(r"/\S*/\.rerail"), "STATE"),
@@ -67,7 +69,7 @@ def test_what_a_page_says_is_what_happens(page: Path, tmp_path: Path) -> None:
         env.pop(name, None)
     for kind, block in FENCE.findall(page.read_text(encoding="utf-8")):
         first = block.split("\n", 1)[0]
-        if kind == "yaml" and first.startswith("# file: "):
+        if kind in ("yaml", "python") and first.startswith("# file: "):
             (tmp_path / first.removeprefix("# file: ")).write_text(block, encoding="utf-8")
         if kind != "console":
             continue

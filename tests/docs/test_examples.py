@@ -96,6 +96,7 @@ def test_a_step_that_forgets_to_commit_has_failed_and_is_retried_alone(example: 
     assert (example.root / "merged.log").read_text() == "Implement spec 123\n"
 
 
+@pytest.mark.scenario("M9")
 @pytest.mark.parametrize("example", ["context-foundry"], indirect=True)
 @pytest.mark.parametrize("copies", [True, False], ids=["with copies", "without copies"])
 def test_the_cascade_of_the_build_loop(example: Project, copies: bool) -> None:

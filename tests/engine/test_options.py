@@ -36,6 +36,7 @@ finally:
     assert "gone" not in resumed.stderr
 
 
+@pytest.mark.scenario("H12")
 def test_a_clean_up_that_was_cut_off_is_finished_before_the_step_is_tried_again(project: Project) -> None:
     project.pipeline(
         """
@@ -89,6 +90,7 @@ steps:
     assert project.ledger() == ["a", "one", "two", "two", "three"]
 
 
+@pytest.mark.scenario("A10")
 def test_an_ending_that_was_cut_off_goes_on_where_it_was(project: Project) -> None:
     project.pipeline(
         """
@@ -352,6 +354,7 @@ steps:
     assert project.ledger() == ["checked"]
 
 
+@pytest.mark.scenario("V4")
 def test_outputs_are_taken_from_stdout(project: Project) -> None:
     project.pipeline(
         """
@@ -371,6 +374,7 @@ steps:
     assert "output `j`: stdout is not JSON" in done.stderr
 
 
+@pytest.mark.scenario("J8")
 def test_a_pattern_that_would_take_for_ever_is_given_up(project: Project) -> None:
     endless = "echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa! >&2; exit 1"
     project.pipeline(

@@ -9,7 +9,10 @@ import signal
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
+import pytest
+
 from tests.conftest import Project, eventually
+from tests.crash.figures import figure
 
 SECRETS = {
     f"S{number:02d}": text
@@ -136,6 +139,7 @@ def check_state(root: Path) -> None:
             check_nothing_leaked(path.name, path.read_bytes())
 
 
+@pytest.mark.scenario("J9")
 def test_no_secret_is_found_in_the_state_or_on_the_screen(project: Project) -> None:
     project.env |= SECRETS
     project.pipeline(PIPELINE)
@@ -159,4 +163,5 @@ def test_no_secret_is_found_in_the_state_or_on_the_screen(project: Project) -> N
         check_nothing_leaked(" ".join(command), project.rerail(*command, check=0).stdout.encode())
     log = (project.run_dir("r") / "logs" / "shouts.2.out").read_bytes()
     assert log.count(b"***") > 20 * 25
+    figure("T13", "planted secrets, none of them found in what was written or shown", len(SECRETS))
     assert not (project.root / "pwned").exists()

@@ -35,6 +35,7 @@ def census(run_id: str) -> list[int]:
     return found
 
 
+@pytest.mark.scenario("H5")
 def test_what_a_step_leaves_behind_is_ended_with_it(project: Project) -> None:
     project.pipeline(pipeline(step("a", DAEMON), step("b", "true")))
     began = time.monotonic()
@@ -79,6 +80,7 @@ def test_a_parallel_step_keeps_its_own_children(project: Project) -> None:
     project.rerail("run", "pipeline.yaml", "--parallel", "2", check=0)
 
 
+@pytest.mark.scenario("A11", "G4", "G9", "H1", "H3", "H4")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_no_process_outlives_rerail(project: Project, number: signal.Signals) -> None:
     name = f"outlive-{number}"
@@ -92,6 +94,7 @@ def test_no_process_outlives_rerail(project: Project, number: signal.Signals) ->
     eventually(lambda: census(name) == [], "all are gone")
 
 
+@pytest.mark.scenario("H1")
 @pytest.mark.parametrize("how", ["env -i sleep 61.0625", "exec env -i sleep 61.0625"])
 def test_a_process_without_its_environment_does_not_outlive_rerail_either(project: Project, how: str) -> None:
     project.pipeline(pipeline(step("a", note(how))))
@@ -113,6 +116,7 @@ def _sleeping() -> list[int]:
     return found
 
 
+@pytest.mark.scenario("H4")
 def test_a_time_limit_ends_the_whole_tree(project: Project) -> None:
     project.pipeline(pipeline(step("a", DAEMON + "sleep 60", timeout="1s")))
     project.rerail("run", "pipeline.yaml", "--id", "limit", check=1)
@@ -120,6 +124,7 @@ def test_a_time_limit_ends_the_whole_tree(project: Project) -> None:
     assert census("limit") == []
 
 
+@pytest.mark.scenario("H1")
 def test_a_nested_run_is_ended_with_the_outer_one(project: Project) -> None:
     project.pipeline(pipeline(step("inner", note("sleep 60"))), "inner.yaml")
     project.pipeline(pipeline(step("outer", "python3 -m rerail run inner.yaml --id nested-inner")))
@@ -132,6 +137,7 @@ def test_a_nested_run_is_ended_with_the_outer_one(project: Project) -> None:
     eventually(lambda: census("nested") == [], "all are gone")
 
 
+@pytest.mark.scenario("F4")
 def test_stop_from_another_terminal_gently_and_by_force(project: Project) -> None:
     project.pipeline(pipeline(step("a", note("test -e go || sleep 60"))))
     for arguments, code, status in ((("stop", "s"), 143, "interrupted"), (("stop", "--force", "s"), -9, "crashed")):
@@ -152,6 +158,7 @@ def test_stop_from_another_terminal_gently_and_by_force(project: Project) -> Non
     project.rerail("resume", check=0)
 
 
+@pytest.mark.scenario("V1")
 def test_a_flood_of_output_costs_neither_memory_nor_disk(project: Project) -> None:
     project.pipeline(pipeline(step("a", "head -c 200000000 /dev/zero | tr '\\0' 'x'; echo the end")))
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
@@ -172,6 +179,7 @@ def test_a_flood_of_output_costs_neither_memory_nor_disk(project: Project) -> No
     assert (project.run_dir("r") / "logs" / "a.1.out.rest").read_bytes().endswith(b"the end\n")
 
 
+@pytest.mark.scenario("C6", "C10", "H6")
 def test_many_quick_steps_leave_no_zombie_and_no_descriptor(project: Project) -> None:
     count = "ls /proc/$PPID/fd | wc -l >> fds\nwc -w < /proc/$PPID/task/$PPID/children >> children"
     many = [step(f"s{number}", count if number % 2000 == 999 else "true") for number in range(10_000)]
@@ -184,6 +192,7 @@ def test_many_quick_steps_leave_no_zombie_and_no_descriptor(project: Project) ->
     assert set((project.root / "children").read_text().split()) == {"2"}  # the watchdog, and the step that counts
 
 
+@pytest.mark.scenario("G7")
 def test_ctrl_z_stops_the_steps_and_does_not_eat_their_time(project: Project) -> None:
     project.pipeline(pipeline(step("a", note("for i in 1 2 3 4 5 6; do sleep 0.1; done"), timeout="3s")))
     process = project.spawn("run", "pipeline.yaml", "--id", "z")

@@ -63,6 +63,7 @@ def test_marking_a_step_of_a_completed_run_makes_it_resumable(project: Project) 
     assert project.ledger() == ["a", "b", "b"]
 
 
+@pytest.mark.scenario("M1")
 def test_resuming_a_copy_leaves_the_live_original_alone(project: Project) -> None:
     project.pipeline(pipeline(step("a", note("while ! test -e ../go; do sleep 0.02; done"))))
     original = project.spawn("run", "pipeline.yaml", "--id", "r")
@@ -128,6 +129,7 @@ def test_a_retry_on_the_way_does_not_make_a_product_different(project: Project) 
     assert project.ledger() == ["a", "b", "c", "a", "a", "c"]
 
 
+@pytest.mark.scenario("G2", "H4")
 def test_the_second_signal_kills_at_once(project: Project) -> None:
     project.pipeline(pipeline(step("a", "trap '' INT TERM\n" + note("while true; do sleep 0.1; done"))))
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
@@ -164,6 +166,7 @@ def test_a_long_step_does_not_wear_out_the_history(project: Project) -> None:
     assert len(names) == 3
 
 
+@pytest.mark.scenario("F11", "M10")
 @pytest.mark.parametrize("what", ["everything", "lock"])
 def test_state_that_is_removed_mid_run_stops_the_run(project: Project, what: str) -> None:
     remove = "rm -rf .rerail" if what == "everything" else "rm .rerail/runs/r/lock"
@@ -174,6 +177,7 @@ def test_state_that_is_removed_mid_run_stops_the_run(project: Project, what: str
     assert project.ledger() == ["a"]
 
 
+@pytest.mark.scenario("E5")
 def test_a_journal_that_is_lost_with_its_checkpoint_is_missed(project: Project) -> None:
     project.pipeline(pipeline(step("a", note("sleep 0.3")), step("b", note("sleep 0.3")), step("c", note("exit 1"))))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -205,6 +209,7 @@ def test_repair_keeps_what_follows_the_checkpoint_and_asks_about_what_it_cannot_
     assert len(project.ledger()) == 13
 
 
+@pytest.mark.scenario("J15")
 def test_a_damaged_frozen_pipeline_blocks_nobody(project: Project) -> None:
     project.pipeline(pipeline(step("a", note("exit 1"))))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -215,6 +220,7 @@ def test_a_damaged_frozen_pipeline_blocks_nobody(project: Project) -> None:
     assert (project.run_dir("r") / "pipeline-0002.yaml").read_text() == (project.root / "pipeline.yaml").read_text()
 
 
+@pytest.mark.scenario("E3", "M8")
 def test_run_json_is_healed_from_the_journal_and_strangers_in_runs_are_ignored(project: Project) -> None:
     project.pipeline(pipeline(step("a", note("exit 1"))))
     project.rerail("run", "pipeline.yaml", "--id", "old", check=1)
@@ -240,6 +246,7 @@ def test_a_damaged_run_of_another_pipeline_does_not_block_this_one(project: Proj
     project.rerail("run", "pipeline.yaml", "--resume", check=6)
 
 
+@pytest.mark.scenario("L10")
 def test_params_are_compared_as_what_they_are(project: Project) -> None:
     project.pipeline(pipeline(step("a", note("exit 1")), top="params: {flag: {type: boolean, default: false}, n: 3}"))
     project.rerail("run", "pipeline.yaml", "-p", "flag=true", "-p", "n=4", check=1)
@@ -267,6 +274,7 @@ def test_very_long_intervals_and_time_limits_are_no_problem(project: Project) ->
     project.rerail("run", "pipeline.yaml", check=0)
 
 
+@pytest.mark.scenario("G6")
 def test_nobody_reading_our_output_does_not_hold_the_run_up(project: Project) -> None:
     many = [step(f"s{number}", note("exit 0")) for number in range(300)]
     project.pipeline(pipeline(*many))
@@ -278,6 +286,7 @@ def test_nobody_reading_our_output_does_not_hold_the_run_up(project: Project) ->
     process.communicate()
 
 
+@pytest.mark.scenario("F15")
 def test_reading_beside_a_busy_owner_never_reports_damage(project: Project) -> None:
     from rerail.stores.directory import DirectoryStore
 

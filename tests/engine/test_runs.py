@@ -51,6 +51,7 @@ def test_needs_make_a_graph_that_runs_as_wide_as_asked(project: Project) -> None
     assert project.ledger()[2:] == ["join"]
 
 
+@pytest.mark.scenario("H8")
 def test_a_failure_stops_its_dependants_and_lets_other_branches_finish(project: Project) -> None:
     project.pipeline(
         pipeline(
@@ -135,6 +136,7 @@ def test_retries_have_their_delay_and_their_number(project: Project) -> None:
     assert [event["retry_in"] for event in events if event["event"] == "step-failed"] == [0.05, 0.05]
 
 
+@pytest.mark.scenario("A10")
 def test_attempt_counts_and_deadlines_survive_a_kill(project: Project) -> None:
     retry = "{attempts: 3, delay: 1h, backoff: fixed, jitter: false, max_delay: 1h}"
     project.pipeline(pipeline(step("a", note("exit 1"), retry=retry)))
@@ -160,6 +162,7 @@ def _journal(project: Project) -> str:
     return "".join(path.read_text() for path in project.root.glob(".rerail/runs/r/journal-*"))
 
 
+@pytest.mark.scenario("H5")
 def test_a_timeout_ends_the_whole_step(project: Project) -> None:
     project.pipeline(pipeline(step("a", "(sleep 97; true) &\nsleep 97", timeout="0.3s")))
     began = time.monotonic()
@@ -178,6 +181,7 @@ def _is_sleep_97(pid: str) -> bool:
         return False
 
 
+@pytest.mark.scenario("G1", "G4")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_step_and_says_how_to_go_on(project: Project, number: signal.Signals, code: int) -> None:
     project.pipeline(pipeline(step("a", note()), step("b", note("test -e go || sleep 60")), step("c", note())))
@@ -197,6 +201,7 @@ def test_a_signal_ends_the_step_and_says_how_to_go_on(project: Project, number: 
     assert project.ledger() == ["a", "b", "b", "c"]
 
 
+@pytest.mark.scenario("A11", "F3")
 def test_kill_is_crashed_and_resumed_without_any_flag(project: Project) -> None:
     project.pipeline(pipeline(step("a", note()), step("b", note("test -e go || sleep 60")), step("c", note())))
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
@@ -233,6 +238,7 @@ def test_a_step_that_is_not_idempotent_is_never_repeated_blindly(project: Projec
     assert [(mark["step"], mark["status"]) for mark in marks] == [("a", "completed")]
 
 
+@pytest.mark.scenario("L5")
 def test_an_edited_pipeline_reruns_what_changed_and_what_depends_on_it(project: Project) -> None:
     def text(script: str) -> str:
         return pipeline(
@@ -291,6 +297,7 @@ def test_a_step_that_hands_out_nothing_is_never_the_same(project: Project) -> No
     assert project.ledger() == ["a", "b", "c", "a", "b", "c"]
 
 
+@pytest.mark.scenario("L8")
 def test_without_the_pipeline_file_the_frozen_copy_is_used(project: Project) -> None:
     path = project.pipeline(pipeline(step("a", note()), step("b", note("test -e fixed"))))
     project.rerail("run", "pipeline.yaml", check=1)
@@ -339,6 +346,7 @@ def test_the_stream_of_events_is_json_and_in_order(project: Project) -> None:
     assert all("at" in event for event in events)
 
 
+@pytest.mark.scenario("A15")
 def test_python_and_write_steps(project: Project) -> None:
     (project.root / "mod.py").write_text(
         "import os\n"
@@ -363,6 +371,7 @@ def test_python_and_write_steps(project: Project) -> None:
     assert "def bad" in shown["error"]["traceback"]
 
 
+@pytest.mark.scenario("A15", "C7", "H8", "H11")
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -380,6 +389,7 @@ def test_every_way_to_fail_has_a_name(project: Project, body: str, words: str) -
     assert words in project.rerail("run", "pipeline.yaml", check=1).stderr
 
 
+@pytest.mark.scenario("L10")
 def test_run_resume_continues_or_starts(project: Project) -> None:
     project.pipeline(pipeline(step("a", note()), step("b", note("test -e fixed")), top="params: {level: draft}"))
     project.rerail("run", "pipeline.yaml", "--resume", check=1)
@@ -409,6 +419,7 @@ def test_options_of_a_run_hold_on_resume(project: Project) -> None:
     assert lives == [3, 3, 7, 7]
 
 
+@pytest.mark.scenario("G6")
 def test_closed_output_never_fails_a_run(project: Project) -> None:
     import subprocess
 

@@ -75,6 +75,7 @@ def leaky(project: Project) -> Project:
     return project
 
 
+@pytest.mark.scenario("J9")
 def test_no_channel_leaks_not_in_the_middle_not_after_a_kill_not_at_the_end(leaky: Project) -> None:
     process = leaky.spawn("run", "pipeline.yaml", "--id", "r", "--json")
     eventually((leaky.root / "leaked").exists, "everything was printed")
@@ -128,6 +129,7 @@ def test_names_given_on_the_command_line_are_remembered(project: Project) -> Non
     check_nothing_leaked(project)
 
 
+@pytest.mark.scenario("J9")
 @given(st.text("ab", min_size=1, max_size=4), st.text("abc*", max_size=40), st.data())
 def test_a_stream_is_masked_wherever_it_is_cut(secret: str, text: str, data: st.DataObject) -> None:
     mask = Mask([secret])

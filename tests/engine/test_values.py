@@ -9,6 +9,7 @@ from tests.conftest import Project
 NASTY = 'it\'s "quoted" $(touch pwned) `touch pwned` \\ * ~ ;&|<>(){}[] #\nsecond line \U0001f600\t'
 
 
+@pytest.mark.scenario("J7")
 def test_params_and_outputs_arrive_unharmed_in_every_kind(project: Project) -> None:
     (project.root / "mod.py").write_text("def f(**given): return {'got': given}\n")
     project.pipeline(
@@ -50,6 +51,7 @@ steps:
     assert outputs == {"n": 3, "text": f"{NASTY}!", "all": [[1, {"k": "v"}]]}
 
 
+@pytest.mark.scenario("H11")
 def test_a_megabyte_is_a_value_like_any_other(project: Project) -> None:
     project.pipeline(
         """
@@ -102,6 +104,7 @@ def test_a_condition_without_a_value_fails_its_step_and_never_runs_it(project: P
     assert project.ledger() == []
 
 
+@pytest.mark.scenario("J8")
 @pytest.mark.parametrize(
     ("expression", "words"),
     [

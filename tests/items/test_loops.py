@@ -74,6 +74,7 @@ def test_a_loop_without_progress_is_stopped(project: Project) -> None:
     assert ledger(project)[-1] == "review 5"
 
 
+@pytest.mark.scenario("H7")
 @pytest.mark.parametrize("killed", ["edit 2", "review 2", "review 3"])
 def test_a_killed_loop_goes_on_in_the_middle_of_its_iteration(project: Project, killed: str) -> None:
     iteration = killed.split()[1]
@@ -160,6 +161,7 @@ def test_another_pipeline_is_a_step_of_this_run(project: Project) -> None:
     assert "say ${{ params.name }}" in frozen  # the run keeps what it was made of
 
 
+@pytest.mark.scenario("L6")
 def test_an_edited_inner_pipeline_is_noticed_and_a_lost_one_is_not_missed(project: Project) -> None:
     (project.root / "lib").mkdir()
     project.ledger_file.with_suffix(".ok").touch()
@@ -216,6 +218,7 @@ BAD = [
 ]
 
 
+@pytest.mark.scenario("J13")
 @pytest.mark.parametrize(("text", "words"), BAD, ids=[bad[1] for bad in BAD])
 def test_bad_bodies_are_found_when_the_file_is_loaded(project: Project, text: str, words: str) -> None:
     project.pipeline(INNER, "inner.yaml")

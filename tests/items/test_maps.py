@@ -104,6 +104,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.scenario("V6")
 def test_text_of_items_arrives_unharmed_as_one_word(project: Project) -> None:
     (project.root / "items.json").write_text(json.dumps(HOSTILE))
     project.pipeline("""
@@ -141,6 +142,7 @@ BAD = [
 ]
 
 
+@pytest.mark.scenario("C10")
 @pytest.mark.parametrize(("spec", "words"), BAD, ids=[bad[1] for bad in BAD])
 def test_a_bad_list_is_named_and_nothing_of_it_runs(project: Project, spec: str, words: str) -> None:
     (project.root / "broken.json").write_text('{"a": ')
@@ -304,6 +306,7 @@ steps:
 """
 
 
+@pytest.mark.scenario("L9")
 def test_a_source_that_changed_is_shown_and_decided(project: Project) -> None:
     listed = project.root / "list.txt"
     listed.write_text("a\nb\nbad\n")
@@ -376,6 +379,7 @@ def test_what_items_made_is_proved_restored_or_made_again(project: Project, kept
     assert ("restored" in told) == (not again)
 
 
+@pytest.mark.scenario("H7")
 def test_an_item_of_unknown_outcome_is_asked_about_and_the_others_go_on(project: Project) -> None:
     project.pipeline("""
 steps:
@@ -407,6 +411,7 @@ def test_secrets_are_no_items(project: Project) -> None:
         assert not path.is_file() or b"hunter2" not in path.read_bytes()
 
 
+@pytest.mark.scenario("C9", "V3")
 def test_logs_and_pages_of_items(project: Project) -> None:
     (project.root / "list.txt").write_text("".join(f"{number}\n" for number in range(120)))
     project.pipeline("""

@@ -310,6 +310,7 @@ steps:
     assert len(project.json("dlq", "list", "r")) == len(ODD) - 1
 
 
+@pytest.mark.scenario("J16")
 def test_lines_about_items_are_one_line_each(project: Project) -> None:
     (project.root / "l.json").write_text(json.dumps(["x\n::error::y"]))
     project.env["CI"] = "1"
@@ -361,6 +362,7 @@ def test_small_things(project: Project) -> None:
     assert "step `a` need not have run by then" in project.rerail("check", "pipeline.yaml", check=2).stderr
 
 
+@pytest.mark.scenario("E8")
 def test_results_that_were_lost_are_put_back_from_the_journal(project: Project) -> None:
     project.pipeline("""
 steps:
@@ -464,6 +466,7 @@ steps:
     assert project.json("dlq", "list", "r") == []
 
 
+@pytest.mark.scenario("L9")
 def test_what_is_new_in_a_list_is_new_work(project: Project) -> None:
     listed = project.root / "l.json"
     project.pipeline("""
@@ -482,6 +485,7 @@ steps:
     assert {line.split()[0] for line in found if "/c" in line} == {"r/m/c"}  # the same item all the time: the same work
 
 
+@pytest.mark.scenario("H7", "L9")
 def test_items_with_odd_keys_keep_their_place_in_a_changed_list(project: Project) -> None:
     listed = project.root / "l"
     listed.write_text("a::b\nc\n")

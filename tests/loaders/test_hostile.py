@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import RERAIL, Project
+from tests.crash.figures import figure
 
 MOST_KILOBYTES = 200_000
+
+
+@pytest.fixture(autouse=True)
+def _counted() -> Iterator[None]:
+    yield
+    figure("T12", "hostile inputs, each refused by name", 1)
 
 
 def merge_bomb() -> str:
@@ -71,6 +79,7 @@ def check(project: Project, path: str, *more: str) -> tuple[int, str, int]:
     return process.returncode, text, usage.ru_maxrss
 
 
+@pytest.mark.scenario("J6", "J8")
 @pytest.mark.parametrize(("name", "words"), FILES)
 @pytest.mark.timeout(30)
 def test_a_hostile_file_is_refused_cheaply(project: Project, name: str, words: str) -> None:
@@ -89,6 +98,7 @@ def test_a_hostile_file_is_refused_cheaply(project: Project, name: str, words: s
     assert not (project.root / "pwned").exists()
 
 
+@pytest.mark.scenario("J12")
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device", "missing", "unreadable name", "memory"])
 @pytest.mark.timeout(30)
 def test_what_is_no_file_is_refused_at_once(project: Project, kind: str) -> None:
@@ -143,6 +153,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.scenario("J1")
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.timeout(30)
 def test_hostile_arguments_are_refused_cheaply(project: Project, name: str) -> None:
@@ -176,6 +187,7 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.scenario("C10", "E11", "V4")
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.timeout(30)
 def test_hostile_outputs_fail_their_step_cheaply(project: Project, name: str) -> None:

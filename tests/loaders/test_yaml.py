@@ -110,6 +110,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 
+@pytest.mark.scenario("J6")
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -158,6 +159,7 @@ def test_bad_files_are_one_line_each(text: str, words: str) -> None:
     assert all("\n" not in line for line in found)
 
 
+@pytest.mark.scenario("J6")
 def test_yaml_12_scalars_are_what_they_look_like() -> None:
     pipeline = load_pipeline(
         b"env: {a: no, b: on, c: 012, d: 12:30:45, e: 1_000, f: 0o7, g: '1', h: 1.0}\nsteps: [{run: x}]", "p.yaml"
@@ -166,6 +168,7 @@ def test_yaml_12_scalars_are_what_they_look_like() -> None:
     assert list(pipeline.env.values()) == ["no", "on", "012", "12:30:45", "1_000", "0o7", "1", "1.0"]
 
 
+@pytest.mark.scenario("J12")
 @pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "device", "huge", "latin-1"])
 def test_files_that_are_none(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "p.yaml"
@@ -185,6 +188,7 @@ def test_files_that_are_none(tmp_path: Path, kind: str) -> None:
         load_pipeline(read_pipeline_file(str(path)), str(path))
 
 
+@pytest.mark.scenario("J12")
 def test_a_bom_is_no_problem() -> None:
     assert load_pipeline(b"\xef\xbb\xbfsteps: [{run: x}]", "p.yaml").name == "p"
 
@@ -221,6 +225,7 @@ def test_what_would_surprise_later_is_refused_now(text: str, words: str) -> None
     assert words.replace("\\\\", "\\") in "\n".join(problems(text + "\nsteps: [{run: 'true'}]"))
 
 
+@pytest.mark.scenario("J16")
 @pytest.mark.parametrize(
     "field", ['id: "a\\eb"', 'cwd: "a\\0b"', 'needs: ["x\\e[2J\\ny"]', 'when: "\\e[2J\\n("', "run: !\u202e x"]
 )

@@ -44,6 +44,7 @@ def test_lines_are_json_and_the_sums_are_what_the_format_says(texts: list[str]) 
     assert [event for _, event in journal.decode_all(got.lines)] == events
 
 
+@pytest.mark.scenario("E4")
 @given(st.lists(TEXTS, min_size=2, max_size=4), st.data())
 def test_records_that_change_places_or_come_from_another_run_break_the_chain(
     texts: list[str], data: st.DataObject
@@ -79,6 +80,7 @@ def killed_run(tmp_path: Path, batches: int) -> tuple[DirectoryStore, Path]:
     return store, Path(log.path) / segments.file_name(1)
 
 
+@pytest.mark.scenario("A2", "B3", "B11")
 @pytest.mark.parametrize("kind", ["zeros", "garbage", "missing middle", "cut"])
 def test_a_torn_last_batch_is_dropped_whole_or_in_part_and_said(tmp_path: Path, kind: str) -> None:
     store, path = killed_run(tmp_path, 3)
@@ -102,6 +104,7 @@ def test_a_torn_last_batch_is_dropped_whole_or_in_part_and_said(tmp_path: Path, 
     assert any("cut off" in notice for notice in recording.notices)
 
 
+@pytest.mark.scenario("B3", "E4")
 def test_the_same_damage_one_batch_earlier_is_refused_with_its_place(tmp_path: Path) -> None:
     store, path = killed_run(tmp_path, 3)
     data = path.read_bytes()
@@ -129,6 +132,7 @@ def test_life_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
     assert [seq for seq, _ in store.history("r1")] == list(range(1, recording.state.seq + 1))
 
 
+@pytest.mark.scenario("F4", "F11")
 def test_what_a_superseded_writer_still_appends_does_not_count(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / ".rerail"))
     zombie = store.create(testing.header(), b"")

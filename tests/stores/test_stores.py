@@ -33,6 +33,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(str(tmp_path / ".rerail"))
 
 
+@pytest.mark.scenario("M3")
 def test_files_are_private_and_git_ignores_them(store: DirectoryStore) -> None:
     old = os.umask(0)
     try:
@@ -48,6 +49,7 @@ def test_files_are_private_and_git_ignores_them(store: DirectoryStore) -> None:
     assert (Path(store.root) / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.scenario("C9", "J1")
 @pytest.mark.parametrize(
     "bad", ["", ".", "..", "../x", "/etc/x", "a/b", "x" * 65, "a\0b", "a\nb", "-x", ".x", "last", "ünï", "a b"]
 )
@@ -56,6 +58,7 @@ def test_ids_off_the_allow_list_are_refused(store: DirectoryStore, bad: str) -> 
         store.read(bad)
 
 
+@pytest.mark.scenario("A6")
 def test_a_run_that_never_started_can_still_be_read_and_owned(store: DirectoryStore) -> None:
     store.create(testing.header(), b"x").close()
 
@@ -66,6 +69,7 @@ def test_a_run_that_never_started_can_still_be_read_and_owned(store: DirectorySt
     assert store.read("r1").state.status == "running"
 
 
+@pytest.mark.scenario("A6")
 def test_what_a_dead_creator_left_is_not_a_run_and_is_tidied_up(store: DirectoryStore) -> None:
     store.create(testing.header(), b"x").close()
     left = Path(store.root) / "runs" / ".new-r9-abc"
@@ -78,6 +82,7 @@ def test_what_a_dead_creator_left_is_not_a_run_and_is_tidied_up(store: Directory
     assert not left.exists()
 
 
+@pytest.mark.scenario("E13", "J3")
 def test_links_and_pipes_in_place_of_state_are_refused_not_followed(store: DirectoryStore, tmp_path: Path) -> None:
     log = store.create(testing.header(), b"x")
     log.append([testing.started()])
@@ -113,6 +118,7 @@ def test_history_keeps_as_many_older_checkpoints_as_asked(store: DirectoryStore)
     assert kept == ["checkpoint-000000000011.json", "checkpoint-000000000013.json", "checkpoint-000000000015.json"]
 
 
+@pytest.mark.scenario("J14", "M2")
 def test_the_state_directory_is_found_upward_but_not_beyond_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +140,7 @@ def test_the_state_directory_is_found_upward_but_not_beyond_the_project(
         locate("s4://bucket", str(inner))
 
 
+@pytest.mark.scenario("J5")
 def test_a_deleted_run_leaves_what_links_pointed_to(store: DirectoryStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -92,7 +92,8 @@ class AppendFile:
     """
 
     PAD = b"\n"
-    STEP = 64 * 1024
+    PAGE = 4096
+    STEP = 64 * 1024  # at most: a life that was cut off soon must not leave much for all later ones to read
 
     def __init__(self, path: str, data: bytes) -> None:
         """Create the file, which must not exist, with its first content; durable but for its name."""
@@ -111,7 +112,8 @@ class AppendFile:
         """Write at the end; not durable before `sync`."""
         end = self.length + len(data)
         if end > self._capacity:
-            capacity = end + self.STEP - end % self.STEP
+            step = min(max(self._capacity, self.PAGE), self.STEP)  # twice as much each time
+            capacity = end + step - end % step
             write_all(self._fd, data + self.PAD * (capacity - end), self.length)
             self._capacity = capacity
         else:

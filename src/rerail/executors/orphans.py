@@ -15,6 +15,7 @@ import sys
 from rerail import processes
 
 _PR_SET_CHILD_SUBREAPER = 36
+_AGAIN = (0.005, 0.02, 0.1, 0.3)  # seconds after which it is looked again for what was being started when rerail died
 
 
 class Leftovers:
@@ -140,6 +141,6 @@ def _watch(read: int, write: int, mark: str) -> None:
                     return
                 session = int(message[1:])
                 sessions = sessions | {session} if message.startswith(b"+") else sessions - {session}
-        processes.end_marked(mark, sessions)
+        processes.end_marked(mark, sessions, pauses=_AGAIN)
     finally:
         os._exit(0)

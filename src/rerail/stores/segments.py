@@ -324,7 +324,7 @@ def _walk(
     end = SegmentEnd(segment=last.number, length=here.offset, seq=here.seq, sum=here.sum)
     ignored = len(last.data[here.offset :].rstrip(b"\n"))
     result = Chain(lines=lines, end=end, newest=newest, notices=notices, digests=digests, ignored=ignored)
-    if got.bad is None and len(last.data) % durable.AppendFile.STEP:
+    if got.bad is None and len(last.data) % durable.AppendFile.PAGE:
         # Space for further records was there from the start; only a clean end gives it back.
         result.uneven = (
             f"{file_name(last.number)}: the file was cut off at byte {len(last.data)}, after a whole record;"

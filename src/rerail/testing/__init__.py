@@ -10,12 +10,12 @@ import pytest
 # Before they are imported: so that an assertion of a contract says what it saw.
 pytest.register_assert_rewrite("rerail.testing.store", "rerail.testing.executor")
 
-from rerail.testing.clock import ManualClock
-from rerail.testing.disk import MODELS, CrashState, Disk, Model, crash_states
-from rerail.testing.executor import ExecutorContract
-from rerail.testing.explorer import Explorer, Judge, Violation, put, replay
-from rerail.testing.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points
-from rerail.testing.store import StoreContract, header, resumed, started
+from rerail.testing.clock import ManualClock  # noqa: E402
+from rerail.testing.disk import MODELS, CrashState, Disk, Model, crash_states  # noqa: E402
+from rerail.testing.executor import ExecutorContract  # noqa: E402
+from rerail.testing.explorer import Explorer, Judge, Violation, put, replay  # noqa: E402
+from rerail.testing.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points  # noqa: E402
+from rerail.testing.store import StoreContract, header, resumed, started  # noqa: E402
 
 __all__ = [
     "MODELS",

@@ -20,6 +20,7 @@ from rerail.core.model import Call
 from rerail.executors.channels import METRICS, OUTPUT
 from rerail.ports import Attempt, Executor, FunctionWork, Outcome, ProcessWork
 
+_NO = ProcessWork(argv=("/bin/sh", "-c", "exit 4"), label="a check that fails")
 _LONG = 20.0  # seconds after which something that should have happened has not
 
 
@@ -48,15 +49,20 @@ def gathered(executor: Executor, count: int) -> dict[str, Outcome]:
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process is there and is not a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rsplit(b")", 1)[1].split()[0] != b"Z"
-    except FileNotFoundError:
-        if not os.path.isdir("/proc/self"):
-            pytest.skip("needs /proc to look for processes")
-        return False
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, or does in a moment: one that was killed needs that to die."""
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs /proc to look for processes")
+    until = time.monotonic() + _LONG
+    while time.monotonic() < until:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                if file.read().rsplit(b")", 1)[1].split()[0] == b"Z":
+                    return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 class ExecutorContract:
@@ -118,7 +124,7 @@ class ExecutorContract:
         outcome = gathered(executor, 1)["slow"]
 
         assert (outcome.status, outcome.type) == ("failed", "Timeout")
-        assert not is_alive(int((tmp_path / "child").read_text()))
+        assert is_gone(int((tmp_path / "child").read_text()))
 
     def test_what_is_stopped_is_asked_and_then_made_to(self, executor: Executor, tmp_path: Path) -> None:
         executor.start(attempt("deaf", tmp_path), script("trap '' INT TERM; echo $$ > deaf; while :; do sleep 0.1; done"))
@@ -155,4 +161,4 @@ class ExecutorContract:
             executor.wait(lambda: 0.05)
         executor.close()
 
-        assert not is_alive(int((tmp_path / "pid").read_text()))
+        assert is_gone(int((tmp_path / "pid").read_text()))

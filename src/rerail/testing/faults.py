@@ -93,6 +93,10 @@ class FaultFS:
             self._live()
             self.ops.append(Op("note", what))
 
+    def crash(self) -> None:
+        """Die here and now, between two operations."""
+        self._die()
+
     def __getattr__(self, name: str) -> Any:
         function = getattr(os, name)
         if name not in _PLAIN:
