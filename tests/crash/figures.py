@@ -11,7 +11,9 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-FILE = Path(__file__).parent.parent.parent / ".pytest_cache" / "rerail-figures.jsonl"
+ROOT = Path(__file__).parent.parent.parent
+OF_ALL = ROOT / ".pytest_cache" / "rerail-figures-of-all.jsonl"  # what ./test leaves
+FILE = ROOT / os.environ.get("RERAIL_FIGURES", ".pytest_cache/rerail-figures.jsonl")
 
 TITLES = {
     "T1": "Every state call of a reference run killed, before it and half-way through it",
@@ -45,20 +47,20 @@ def start() -> None:
     FILE.unlink(missing_ok=True)
 
 
-def collected() -> dict[str, dict[str, float]]:
+def collected(file: Path = FILE) -> dict[str, dict[str, float]]:
     """Row → what → value."""
     rows: dict[str, dict[str, float]] = defaultdict(dict)
-    if FILE.exists():
-        for line in FILE.read_text(encoding="utf-8").splitlines():
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
             said = json.loads(line)
             before = rows[said["row"]].get(said["what"], 0)
             rows[said["row"]][said["what"]] = before + float(said["value"])
     return rows
 
 
-def rows() -> list[tuple[str, str, str]]:
+def rows(file: Path = FILE) -> list[tuple[str, str, str]]:
     """Row, title and what was said, of each row that something was said about."""
-    said = collected()
+    said = collected(file)
     return [
         (row, title, "; ".join(f"{_shown(value)} {what}" for what, value in said[row].items()))
         for row, title in TITLES.items()

@@ -155,6 +155,29 @@ steps:
       cat out/b.txt out/b.txt > c.txt
     artifacts: [{path: c.txt, keep: false}]
 """
+CHAOS = """\
+name: chaos
+env: {LEDGER: "%(ledger)s"}
+steps:
+  - id: m
+    map: {over: {lines: list.txt}, parallel: 8, max_failures: 20}
+    steps:
+      - id: one
+        run: |
+          sleep 60.0625 &
+          echo "one ${{ item }} $RERAIL_ATTEMPT" >> "$LEDGER"
+          echo "n=${{ item }}" >> "$RERAIL_OUTPUT"
+      - id: two
+        retry: {attempts: 2, delay: 0.01}
+        run: |
+          echo "two ${{ item }} $RERAIL_ATTEMPT" >> "$LEDGER"
+          test $(( ${{ item }} %% 17 )) != 3
+          echo "square=$(( ${{ item }} * ${{ item }} ))" >> "$RERAIL_OUTPUT"
+  - id: reduce
+    run: |
+      echo "reduce 0 $RERAIL_ATTEMPT" >> "$LEDGER"
+      cp ${{ steps.m.outputs.results_file }} results.jsonl
+"""
 PIPELINES = {"reference": PIPELINE, "artifacts": ARTIFACTS, "chain": CHAIN, "power": POWER}
 RESULTS = {
     "reference": ("left.txt", "right.txt", "tree/leaf", "made-x.txt", "made-y y.txt", "reduced.txt", "note.txt"),
@@ -299,14 +322,106 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
             "status": final.get("status"),
             "files": files,
             "aside": [place.text(path) for path in everything(os.path.join(place.state, "runs", "r", "aside"))],
-            "strays": [  # the index of all runs is tidied up by age: another process may be at it
-                path
-                for path in everything(place.project)
-                if path.endswith(".rerail-tmp") and not path.startswith(os.path.join(place.state, "index"))
+            "strays": [
+                path for path in everything(place.project) if path.endswith(".rerail-tmp") and not _tolerated(path)
             ],
         }
     finally:
         place.remove()
+
+
+def chaos(order: dict[str, Any]) -> dict[str, Any]:
+    """Struck at random moments, and resumed each time, until it is done."""
+    import random
+
+    place, dice = Place("", CHAOS), random.Random(order["seed"])
+    with open(os.path.join(place.project, "list.txt"), "w", encoding="utf-8") as file:
+        file.writelines(f"{number}\n" for number in range(order["items"]))
+    blows: list[dict[str, Any]] = []
+    try:
+        while True:
+            last = len(blows) >= order["blows"]
+            grown = _lines(place) + dice.randrange(1, 5)
+            child = _begin(place)
+            while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and (last or _lines(place) < grown):
+                time.sleep(0.001)
+            if ended[0]:
+                code = os.waitstatus_to_exitcode(ended[1])
+                break
+            blow = dice.choices(["kill", "terminate", "freeze"], [6, 2, 2])[0]
+            code, refused = _strike(place, child, blow)
+            left = _gone(place)
+            told = place.text(place.acks)
+            blows.append(
+                {"blow": blow, "code": code, "refused": refused, "ledger": _lines(place), "told": len(told), "left": left}
+            )
+            if code == 0:  # it was at its end when it was told to stop
+                break
+        told = place.text(place.acks)
+        live(place, ["dlq", "list", "r", "--json"], QUIET)
+        return {
+            "order": order,
+            "blows": blows,
+            "code": code,
+            "told": told,
+            "dead": json.loads(place.text(place.acks)[len(told) :]),
+            "ledger": place.text(place.ledger),
+            "results": place.text(os.path.join(place.project, "results.jsonl")),
+            "messages": place.text(place.messages)[-2000:],
+            "strays": [
+                path for path in everything(place.project) if path.endswith(".rerail-tmp") and not _tolerated(path)
+            ],
+        }
+    finally:
+        place.remove()
+
+
+def _lines(place: Place) -> int:
+    with open(place.ledger, "rb") as file:
+        return file.read().count(b"\n")
+
+
+def _begin(place: Place) -> int:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _be_the_child(place, [*RUN, "-q"], QUIET, write)
+    os.close(read)
+    os.close(write)
+    return child
+
+
+def _strike(place: Place, child: int, blow: str) -> tuple[int, int]:
+    """End a life one way or another; its exit code, and that of somebody who wanted the run meanwhile."""
+    refused = 0
+    if blow == "freeze":
+        # Whoever is stopped still owns the run: nobody else gets it, and nothing is lost if it never goes on.
+        os.kill(child, signal.SIGSTOP)
+        refused = int(live(place, RUN, QUIET)["code"])
+    os.kill(child, signal.SIGTERM if blow == "terminate" else signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), refused
+
+
+def _gone(place: Place) -> list[str]:
+    """A census: what of the run is still alive when everything had time to end."""
+    deadline = time.monotonic() + 20
+    while (left := _census(place)) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return left
+
+
+def _census(place: Place) -> list[str]:
+    """The commands of all processes whose environment names our ledger: everything that any life of this run started."""
+    wanted = f"LEDGER={place.ledger}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    with open(f"/proc/{entry}/cmdline", "rb") as command:
+                        found.append(command.read().replace(b"\0", b" ").decode())
+    return found
 
 
 def deletion(order: dict[str, Any]) -> dict[str, Any]:
@@ -382,6 +497,11 @@ def everything(directory: str) -> list[str]:
     return [os.path.join(where, name) for where, _, names in os.walk(directory) for name in names]
 
 
+def _tolerated(path: str) -> bool:
+    """The index of all runs is tidied up by age, as others may be at it; a checkpoint when the run is driven again."""
+    return os.path.basename(path).startswith(("index.jsonl.", "checkpoint.json."))
+
+
 def _acked(place: Place) -> list[str]:
     """The steps the outside world has been told are done."""
     done = []
@@ -390,6 +510,8 @@ def _acked(place: Place) -> list[str]:
             event = json.loads(line)
         except ValueError:
             continue  # cut off while it was printed: nobody could read it
+        if not isinstance(event, dict):
+            continue  # what another command said
         if event.get("event") == "step-completed" or (event.get("event") == "step-failed" and event.get("allowed")):
             done.append(event["step"] if event.get("item") is None else f"{event['step']}[{event['item']}]")
     return done
@@ -425,7 +547,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in sys.stdin:
         order = json.loads(line)
-        work = {"deletion": deletion, "hanging": hanging, "power-cut": power_cut}.get(order.get("kind", ""), experiment)
+        work = {"chaos": chaos, "deletion": deletion, "hanging": hanging, "power-cut": power_cut}.get(
+            order.get("kind", ""), experiment
+        )
         print(json.dumps(work(order)), flush=True)
 
 

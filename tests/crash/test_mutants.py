@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +34,21 @@ def test_a_planted_bug_is_found(mutant: Mutant, tmp_path: Path) -> None:
     for variable in [name for name in env if name.startswith("PYTEST_")]:
         del env[variable]  # it is not one of our workers
 
-    done = subprocess.run([*pytest_quietly, *mutant.tests], cwd=ROOT, env=env, capture_output=True, text=True)
+    try:
+        done = subprocess.run([*pytest_quietly, *mutant.tests], cwd=ROOT, env=env, capture_output=True, text=True)
+    finally:
+        end_all_of(source)
 
     assert done.returncode == FAILED, f"{mutant.name} survives: {done.stdout[-2000:]} {done.stderr[-2000:]}"
     figure("T7", "planted bugs, all found", 1)
+
+
+def end_all_of(source: Path) -> None:
+    """A broken rerail leaves processes behind: that is what some of the bugs are."""
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and f"RERAIL_MUTANT={source}\0".encode() in Path(f"/proc/{entry}/environ").read_bytes():
+                os.kill(int(entry), signal.SIGKILL)
 
 
 def test_there_are_enough_of_them_and_no_two_are_the_same() -> None:

@@ -192,8 +192,8 @@ def test_a_disk_that_does_not_answer_for_a_while_loses_nothing(volume: Volume, t
 
 
 FILL = """\
-head -c 70000 /dev/zero | tr "\\0" x > text; echo "x=$(cat text)" >> "$RERAIL_OUTPUT"
-      for turn in 1 2; do cat /dev/zero >> fill 2> /dev/null || sync -f .; done\
+head -c 150000 /dev/zero | tr "\\0" x > text; echo "x=$(cat text)" >> "$RERAIL_OUTPUT"
+      for turn in 1 2 3 4 5 6; do cat /dev/zero >> fill 2> /dev/null || sync -f .; done\
 """
 
 

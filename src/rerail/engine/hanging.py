@@ -9,6 +9,7 @@ import signal
 import threading
 from types import TracebackType
 
+from rerail import processes
 from rerail.engine.recorder import Recorder
 from rerail.ports import Clock
 
@@ -30,7 +31,9 @@ class HangWatch:
         self._over = False
         self._heard = False  # whether signals are told to our pipe
         self._stops = 0
-        self._told = 0.0
+        self._told = float("-inf")
+        self._poll = select.poll()
+        self._poll.register(self._read, select.POLLIN)
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> None:
@@ -55,9 +58,9 @@ class HangWatch:
 
     def _serve(self) -> None:
         while not self._over:
-            ready, _, _ = select.select([self._read], [], [], CHECK_SECONDS)
-            heard = os.read(self._read, 64) if ready else b""
-            self._stops += sum(number in _STOPPING for number in heard)
+            heard = os.read(self._read, 64) if self._poll.poll(CHECK_SECONDS * 1000) else b""
+            heard = bytes(number for number in heard if number in _STOPPING)
+            self._stops += len(heard)
             since = self._recorder.writing_since
             if since is not None and not self._over:
                 self._look(self._clock.monotonic(), since, heard)
@@ -75,5 +78,6 @@ class HangWatch:
                 f"a write to the state has taken {now - since:.0f} s so far: the disk does not answer"
                 f" ({LEAVING} times Ctrl-C: leave without waiting)"
             )
-        if heard and self._stops >= LEAVING and now - since > 1.0:
+        # A program that uses rerail as a library is not ours to end.
+        if heard and self._stops >= LEAVING and now - since > 1.0 and processes.only_steps:
             self._leave(128 + heard[-1])

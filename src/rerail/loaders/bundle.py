@@ -29,7 +29,7 @@ def split(data: bytes) -> tuple[bytes, dict[str, bytes]]:
         return data, {}
     try:
         sizes = msgspec.json.decode(trailer, type=list[tuple[str, int, int]])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return data, {}
     included: dict[str, bytes] = {}
     end = len(body)

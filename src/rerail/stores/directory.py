@@ -209,7 +209,7 @@ class DirectoryStore:
     def ownership(self, run_id: str) -> Ownership:
         try:
             owner = _owner.decode(durable.read_file(os.path.join(self._existing(run_id), "lock")).split(b"\n")[0])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Ownership(owner=None, alive=False)
         return Ownership(owner=owner, alive=processes.is_alive(owner))
 
@@ -308,7 +308,7 @@ class DirectoryStore:
     def _header_file(self, run_id: str) -> RunHeader | None:
         try:
             return _header.decode(durable.read_file(os.path.join(self.path(run_id), HEADER)))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     def _read_header(self, run_id: str) -> RunHeader:
@@ -321,7 +321,7 @@ class DirectoryStore:
                     hint="pip install --upgrade rerail",
                 )
             return _header.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             where = os.path.join(self.path(run_id), HEADER)
             raise StateDamaged(f"{where}: {error}", hint=f"rerail repair {run_id}") from error
 

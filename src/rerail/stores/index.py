@@ -57,7 +57,7 @@ def load(root: str) -> dict[str, Row]:
         if _digest(body) == line[:_SUM]:
             try:
                 row = _decode(body)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 continue  # of another version
             rows[row.summary.run_id] = row
     return rows

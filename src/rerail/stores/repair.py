@@ -162,7 +162,7 @@ def _snapshots(path: str, run_id: str) -> list[tuple[str, Checkpoint, Covered]]:
 def _header_file(path: str) -> RunHeader | None:
     try:
         return msgspec.json.decode(durable.read_file(os.path.join(path, HEADER)), type=RunHeader)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -76,22 +76,21 @@ class Explorer:
         since: int = 0,
         start: CrashState | None = None,
         share: float = 1.0,
-    ) -> list[CrashState]:
+        found: list[CrashState] | None = None,
+    ) -> None:
         """Judge what a power cut after any operation from `since` on can leave of what is below `top`.
 
         `start` is the state the operations began with, if it was not an empty directory. With a `share` below 1 only so
-        many states are judged, chosen by the seed. Returns those that were new.
+        many states are judged, chosen by the seed. Those that were new are added to `found`; they take memory.
         """
-        new: list[CrashState] = []
         notes = start.notes if start else ()
         for model in MODELS:
             disk = Disk(str(top), model, start.files if start else None)
             for state in crash_states(disk, ops, self._seed, since=since, notes=notes, share=share):
                 if len(self.violations) >= self._most_violations:
-                    return new
-                if self._look_at(state):
-                    new.append(state)
-        return new
+                    return
+                if self._look_at(state) and found is not None:
+                    found.append(state)
 
     def _look_at(self, state: CrashState) -> bool:
         content = frozenset(state.files.items())
