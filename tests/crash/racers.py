@@ -13,7 +13,7 @@ from rerail.stores.directory import DirectoryStore
 from rerail.testing import header, resumed, started
 
 RACERS = 8
-AT_ONE_RUN = 50  # rounds; then another one, as each life of a run is one more file to read
+AT_ONE_RUN = 20  # rounds; then another one, as each life of a run is one more file to read
 
 
 def race(store: DirectoryStore, tried: int, leave: int) -> int:
@@ -63,7 +63,8 @@ def main() -> None:
             log.append([started()])
             log.close()
         good += winners(store) == 1
-        assert len(list(store.history("r1"))) == number % AT_ONE_RUN + 2
+        if number % AT_ONE_RUN == AT_ONE_RUN - 1:
+            assert len(list(store.history("r1"))) == AT_ONE_RUN + 1
     print(good)
 
 

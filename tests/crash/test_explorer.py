@@ -82,9 +82,9 @@ def on_a_copy(memory: Path, judge: Judge) -> Judge:
 def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: int) -> None:
     """What only the page cache held when its writer died must not be built on before it is synced."""
     points = crash_points(start=1 + shard, step=SHARDS, torn=shard % 2 == 1)
-    explorer = killed_resumed_and_cut(memory, WHOLE, points, seed=SEED + shard, share=0.22)
+    explorer = killed_resumed_and_cut(memory, WHOLE, points, seed=SEED + shard, share=0.14)
     figure("T3", "states after a kill, a resume and a power cut", explorer.states)
-    assert explorer.states > 22_000  # of four shards: a hundred thousand, with those of the other tests
+    assert explorer.states > 14_000  # of four shards; with those of the other tests a hundred thousand
 
 
 def test_the_same_for_every_state_of_a_small_run(memory: Path) -> None:
@@ -296,9 +296,9 @@ def test_an_error_of_every_kind_while_resuming(memory: Path) -> None:
     figure("T2", "calls failed for good while resuming", met)
 
 
-@pytest.mark.parametrize("fixture", sorted(FIXTURES.glob("*.json")), ids=lambda path: path.stem)
-def test_what_was_once_wrong_is_right(memory: Path, fixture: Path) -> None:
-    assert replay(fixture, memory / "place", judge_by_reading) == ""
+def test_what_was_once_wrong_is_right(memory: Path) -> None:
+    for fixture in sorted(FIXTURES.glob("*.json")):
+        assert replay(fixture, memory / "place", judge_by_reading) == "", fixture.name
 
 
 def test_a_violation_can_be_replayed(memory: Path) -> None:

@@ -56,7 +56,7 @@ def test_killed_at_any_call_of_a_kind_then_resumed_equals_never_killed(
         project = Project(tmp_path_factory.mktemp("traced"))
         project.pipeline(PIPELINE)
         life = traced(project, call, at)
-        if life.returncode == 0:
+        if life.returncode == 0 or (COMPILER and at > FEWEST[call]):
             break
         before = project.ledger()
         project.rerail("run", "pipeline.yaml", "--id", "r", "--resume", "--parallel", "2", check=0)

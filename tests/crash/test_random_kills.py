@@ -20,6 +20,9 @@ from tests.crash.figures import figure
 ITEMS = 120
 BLOWS = 100  # for each seed
 BUSY = 4
+KILLED = -signal.SIGKILL
+# A run that is just over does not mind signals any more, and is ended by them as any program is.
+ENDS = {"kill": (KILLED,), "freeze": (KILLED,), "terminate": (128 + signal.SIGTERM, 0, -signal.SIGTERM)}
 DEAD = {str(number) for number in range(ITEMS) if number % 17 == 3}
 
 
@@ -47,7 +50,7 @@ def test_struck_at_a_hundred_random_moments(lab: Lab, seed: str) -> None:
     for blow in result["blows"]:
         assert not blow["left"], f"alive after {blow['blow']}: {blow['left']}"
         assert blow["refused"] == (BUSY if blow["blow"] == "freeze" else 0), blow
-        assert blow["code"] in ((143, 0) if blow["blow"] == "terminate" else (-signal.SIGKILL,)), blow
+        assert blow["code"] in ENDS[blow["blow"]], blow
     figure("T8", "signals at random moments, nothing lost, nothing alive afterwards", len(result["blows"]))
     check_results(result)
     check_ledger(result)
