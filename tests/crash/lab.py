@@ -160,7 +160,7 @@ name: chaos
 env: {LEDGER: "%(ledger)s"}
 steps:
   - id: m
-    map: {over: {lines: list.txt}, parallel: 8, max_failures: 20}
+    map: {over: {lines: list.txt}, parallel: 8, max_failures: 40}
     steps:
       - id: one
         run: |
@@ -354,7 +354,8 @@ def chaos(order: dict[str, Any]) -> dict[str, Any]:
             blows.append(
                 {"blow": blow, "code": code, "refused": refused, "ledger": _lines(place), "told": len(told), "left": left}
             )
-            if code == 0:  # it was at its end when it was told to stop
+            if code == 0 or (blow == "freeze" and refused == 0):  # it was at its end when it was struck
+                code = code if blow == "terminate" else refused
                 break
         told = place.text(place.acks)
         live(place, ["dlq", "list", "r", "--json"], QUIET)
