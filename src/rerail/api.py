@@ -173,7 +173,9 @@ def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
 
 def _end_leftovers(log: RunLog, reporters: Sequence[Reporter]) -> None:
     """End what the previous life left running: it is never adopted, and never runs beside its successor."""
-    ended = processes.end_marked(mark_of(log))
+    # One that was just being started when its life ended shows itself a moment later.
+    pauses = (0.005,) if log.recording.state.status == "running" else ()
+    ended = processes.end_marked(mark_of(log), pauses=pauses)
     for reporter in reporters if ended else ():
         reporter.warn(f"ended {ended} process{'es' if ended > 1 else ''} left over from the previous life")
 

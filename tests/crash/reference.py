@@ -285,5 +285,5 @@ def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerail.durable.AppendFile.STEP", 4096)  # so that journals grow beyond it
     monkeypatch.setattr("rerail.stores.runlog.RESERVE_BYTES", 0)
     monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", 1e9)
-    monkeypatch.setattr("rerail.processes.end_marked", lambda _mark: 0)  # nothing here starts a process
+    monkeypatch.setattr("rerail.processes.end_marked", lambda _mark, **_more: 0)  # nothing here starts a process
     monkeypatch.setattr("rerail.processes.is_alive", lambda _owner: False)  # whoever wrote this was another process
