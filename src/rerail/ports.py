@@ -167,6 +167,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     traceback: str = ""
     outputs: dict[str, Any] = {}
     metrics: Metrics = {}
+    models: dict[str, Metrics] = {}  # what of them is a certain model's
     warnings: tuple[str, ...] = ()  # what was wrong and did not fail it
 
 

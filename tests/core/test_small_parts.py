@@ -158,10 +158,11 @@ def test_malformed_outputs_are_named_by_line(data: bytes, words: str) -> None:
 
 
 def test_metrics_add_up_and_must_be_numbers() -> None:
-    assert parse_metrics(b'{"cost_usd": 0.5, "n": 1}\n{"cost_usd": 0.25}\n') == ({"cost_usd": 0.75, "n": 1}, ())
+    usage, nothing = parse_metrics(b'{"cost_usd": 0.5, "n": 1}\n{"cost_usd": 0.25}\n')
+    assert (usage.metrics, nothing) == ({"cost_usd": 0.75, "n": 1}, ())
     for bad in (b'{"n": "1"}', b'{"n": true}', b"[1]", b'{"n": 1e999}', b'{"n": 1e308}', b"\xff", b"nonsense"):
         counted, wrong = parse_metrics(bad + b'\n{"cost_usd": 5}\n')
-        assert counted == {"cost_usd": 5}
+        assert counted.metrics == {"cost_usd": 5}
         assert "RERAIL_METRICS line 1" in wrong[0]
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "list": ("rerail.cli.show:list_runs", "List the runs, newest first."),
     "show": ("rerail.cli.show:show", "Show one run: its steps, outputs and errors."),
     "history": ("rerail.cli.show:history", "Tell everything that ever happened to a run."),
+    "cost": ("rerail.cli.cost:cost", "Add up what runs have cost: by step, model, day, run or pipeline."),
     "logs": ("rerail.cli.logs:logs", "Print what the steps of a run printed."),
     "watch": ("rerail.cli.watch:watch", "Watch a run that another process drives."),
     "stop": ("rerail.cli.change:stop", "End a live run from another terminal."),

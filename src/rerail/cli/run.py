@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ import click
 import msgspec
 
 from rerail import api, processes
+from rerail.cli.conclude import conclude
 from rerail.cli.options import (
     Decorator,
     base_dir,
@@ -21,14 +21,13 @@ from rerail.cli.options import (
     json_option,
     newest_first,
     open_store,
-    reach,
     run_argument,
     store_option,
     volume_options,
 )
 from rerail.cli.output import STDERR, Reading, outlet, say
 from rerail.cli.show_run import Shown
-from rerail.cli.story import say_dead_letters, say_failure, say_found, say_other_failures, say_plan, say_sum
+from rerail.cli.story import say_found, say_plan
 from rerail.cli.terminal import look_of
 from rerail.core.audit import Audit, Depth
 from rerail.core.model import Pipeline, RunOptions
@@ -36,7 +35,8 @@ from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan, up_to
 from rerail.core.plan import Wishes as Wanted
 from rerail.core.state import RunState, Unit
-from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunNotFound, RunPaused, UsageError
+from rerail.errors import RunNotFound, UsageError
+from rerail.loaders.fields import parse_duration
 from rerail.ports import Recording
 from rerail.stores.directory import DirectoryStore, check_run_id
 
@@ -47,6 +47,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int | None = None
     fail_fast: bool = False
     secrets: tuple[str, ...] = ()
+    budget_usd: float | None = None
+    max_runtime: str | None = None
     start: str = ""
     until: str = ""
     changes: Changes = "rerun"
@@ -64,7 +66,16 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
             parallel=self.parallel or recorded.parallel,
             fail_fast=self.fail_fast or recorded.fail_fast,
             secrets=tuple(dict.fromkeys((*recorded.secrets, *self.secrets))),
+            budget_usd=recorded.budget_usd if self.budget_usd is None else self.budget_usd,
+            max_runtime=recorded.max_runtime if self.max_runtime is None else _seconds(self.max_runtime),
         )
+
+
+def _seconds(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds is None or seconds <= 0:
+        raise UsageError(f"--max-runtime {text!r}: not a time such as 5h50m", hint="rerail run --help")
+    return seconds
 
 
 def changes_option() -> Decorator:
@@ -81,6 +92,10 @@ def driving_options(command: Any) -> Any:
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps at once."),
         click.option("--from", "start", default="", metavar="STEP", help="Run STEP and what depends on it in any case."),
         click.option("--until", default="", metavar="STEP", help="Stop when STEP is done."),
+        click.option(
+            "--budget-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Pause when so much is spent."
+        ),
+        click.option("--max-runtime", metavar="D", help="Pause after this time, such as 5h50m."),
         click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable."),
         click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
         json_option("Stream one JSON event per line on stdout, each once it is durable."),
@@ -270,42 +285,6 @@ def settle_in() -> None:
 
 def shown_of(wanted: Wishes, store: DirectoryStore, run_id: str) -> Shown:
     return Shown(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)
-
-
-def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
-    """Say how it ended and what to type next; the exit code."""
-    end, run_id = result.end, result.run_id
-    resume_hint = f"rerail resume {run_id}{reach(store)}"
-    if end.lost is not None:
-        if end.unrecorded:
-            say(f"rerail: not recorded, so they will run again: {', '.join(end.unrecorded)}")
-        raise end.lost
-    if end.signal is not None:
-        say(f"rerail: {end.reason}\n  next: {resume_hint}")
-        return SIGNAL_EXIT_BASE + int(end.signal)
-    if end.reached:
-        say(f"rerail: run {run_id} {end.reason}\n  next: {resume_hint}")
-        return 0
-    if end.status == "paused":
-        step = shlex.quote(end.asked[0]) if end.asked else "STEP"
-        hint = f"rerail mark {run_id} {step} completed|failed|pending{reach(store)}"
-        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=hint)
-    if end.status == "failed":
-        say_dead_letters(run_id, result.state)
-        if result.state.error is not None:
-            unit = result.state.unit((result.state.error.step, None))
-            look = look_of(STDERR)
-            logs = f"rerail logs {run_id} {result.state.error.step}{reach(store)}"
-            say_other_failures(result.state, result.state.error.step)
-            say_sum(run_id, "failed", result.state)
-            say_failure(result.state.error, unit.output, logs, resume_hint, look)
-        else:
-            say(f"  next: {resume_hint}")
-        return EXIT_STEP_FAILED
-    if not quiet:
-        say_sum(run_id, "completed", result.state)
-    say_dead_letters(run_id, result.state)
-    return 0
 
 
 def _check_steps(pipeline: Pipeline, wanted: Wishes) -> None:

@@ -9,8 +9,9 @@ import msgspec
 
 from rerail.core import closing
 from rerail.core import events as ev
-from rerail.core.events import Failure, Metrics
+from rerail.core.events import Failure
 from rerail.core.items import Items
+from rerail.core.money import added
 from rerail.core.units import RunState, UnitState
 
 MOST_TAIL: Final = 300  # characters of stderr that the state keeps of a failed item
@@ -47,7 +48,7 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     unit.allowed = False
     unit.reason = ""
     unit.head = ""
-    _ended(unit, event)
+    _ended(state, unit, event)
     if event.step not in state.hooks:
         state.last_completed = (event.step, event.item)
 
@@ -70,7 +71,7 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
     unit.retry_at = event.retry_at
     unit.retry_in = event.retry_in
     unit.allowed = event.allowed
-    _ended(unit, event)
+    _ended(state, unit, event)
     outermost = event.item is None and "/" not in event.step  # what fails inside is told by what it is inside of
     if outermost and event.retry_at is None and not event.allowed and state.error is None:
         state.error = event.error  # the first one: what fails after it is often its consequence
@@ -82,19 +83,21 @@ def _brief(error: Failure) -> Failure:
     return msgspec.structs.replace(error, stderr_tail=tail, traceback="", variables={}, command="")
 
 
-def _ended(unit: UnitState, event: ev.StepCompleted | ev.StepFailed) -> None:
+def _ended(state: RunState, unit: UnitState, event: ev.StepCompleted | ev.StepFailed) -> None:
     unit.finished_at = event.at
     unit.duration = event.duration
     unit.output = event.output
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
+        state.spent = added(state.spent, event.metrics)
 
 
-def _interrupted(_state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
+def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
     unit.finished_at = event.at
     unit.reason = event.reason
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
+        state.spent = added(state.spent, event.metrics)
 
 
 def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped) -> None:
@@ -202,11 +205,3 @@ CHANGES: Final[Mapping[type, Any]] = {
     ev.ItemEdited: _edited,
 }
 BY_PEOPLE: Final = frozenset((ev.StepMarked, ev.ItemDropped, ev.ItemEdited))  # while nobody drives the run
-
-
-def added(first: Metrics, second: Metrics) -> Metrics:
-    """Two sets of metrics, summed name by name."""
-    total = dict(first)
-    for key, value in second.items():
-        total[key] = total.get(key, 0) + value
-    return total

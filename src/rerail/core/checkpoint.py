@@ -13,12 +13,11 @@ from rerail.core.deadletters import dead_letters
 from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics
 from rerail.core.items import COMPLETED, FAILED, SKIPPED, Items, ranges, set_ranges
 from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
+from rerail.core.money import COST, TOKENS, total
 from rerail.core.state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
 
 Reason = Literal["before_step", "after_step", "step_failed", "signal", "interval", "manual"]
 Phase = Literal["before_step", "completed", "failed", "interrupted"]
-
-TOKEN_METRICS = ("input_tokens", "output_tokens")
 
 
 class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +123,9 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     finished_seq: int = 0
     parent: str = ""
     dead_letters: int = 0  # items that failed for good
+    spent: Metrics = {}  # by all attempts there ever were
+    driven_seconds: float = 0.0  # in all lives before this one
+    life_at: datetime | None = None  # when this life began
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -146,11 +148,10 @@ def outline_of(pipeline: Pipeline) -> Outline:
 def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, reason: Reason | None = None) -> Checkpoint:
     """Everything about the run as one value. `reason` is why it is taken now; by default what happened last."""
     outline = of if isinstance(of, Outline) else outline_of(of)
-    index, commands = outline.index, outline.commands
+    index = outline.index
     units = [(unit, state.unit(unit)) for unit in outline.units]
     waiting = next((unit[0] for unit, known in units if not known.settled), None)
     units += [(unit, known) for unit, known in state.units.items() if unit[1] is not None or unit[0] not in index]
-    steps = [_step_record(unit, known, index, commands) for unit, known in units]
     phase, why = _phase(state, index)
     return Checkpoint(
         version=FORMAT,
@@ -170,10 +171,10 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
         updated_at=state.updated_at,
         finished_at=state.finished_at,
         duration_seconds=_elapsed(state),
-        steps=steps,
+        steps=[_step_record(unit, known, index, outline.commands) for unit, known in units],
         last_completed_step=name(state.last_completed) if state.last_completed else None,
         next_step=waiting,
-        total_cost_usd=_total(state, ("cost_usd",)),
+        total_cost_usd=total_cost(state),
         total_tokens=total_tokens(state),
         error=state.error,
         resumable=state.status != "completed",
@@ -190,6 +191,9 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
         last_completed=state.last_completed,
         parent=header.parent,
         dead_letters=sum(1 for _ in dead_letters(state)) if state.inner else 0,
+        spent=state.spent,
+        driven_seconds=state.driven,
+        life_at=state.life_at,
     )
 
 
@@ -213,6 +217,9 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         last_event=checkpoint.last_event,
         last_unit=checkpoint.last_unit,
         last_completed=checkpoint.last_completed,
+        spent=checkpoint.spent,
+        driven=checkpoint.driven_seconds,
+        life_at=checkpoint.life_at,
         units=units,
         inner=_inner(units),
     )
@@ -366,10 +373,15 @@ def _elapsed(state: RunState) -> float | None:
     return max((until - state.started_at).total_seconds(), 0.0)
 
 
+def total_cost(state: RunState) -> float:
+    """What a run has cost, failed attempts included."""
+    return _total(state, (COST,))
+
+
 def total_tokens(state: RunState) -> int:
     """All tokens of a run, failed attempts included."""
-    return int(_total(state, TOKEN_METRICS))
+    return int(_total(state, TOKENS))
 
 
 def _total(state: RunState, names: tuple[str, ...]) -> float:
-    return sum(unit.metrics.get(metric, 0) for unit in state.units.values() for metric in names)
+    return total(unit.metrics[metric] for unit in state.units.values() for metric in names if metric in unit.metrics)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from rerail.core import events as ev
 from rerail.core.items import COMPLETED, FAILED, PENDING, SKIPPED, STATUS, Items, around, joined, parent_of, set_ranges
+from rerail.core.money import added
 from rerail.core.units import RunState, Unit, UnitState
 from rerail.errors import IllegalEvent
 
@@ -120,10 +121,7 @@ def _remove(state: RunState, key: Unit, controller: UnitState) -> None:
 
 def _add(controller: UnitState, unit: UnitState) -> None:
     if unit.metrics:
-        total = dict(controller.metrics)
-        for name, value in unit.metrics.items():
-            total[name] = total.get(name, 0) + value
-        controller.metrics = total
+        controller.metrics = added(controller.metrics, unit.metrics)
 
 
 def reopen_around(state: RunState, key: Unit, reason: str) -> None:

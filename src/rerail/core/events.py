@@ -150,6 +150,7 @@ class StepCompleted(_UnitEvent, frozen=True, kw_only=True, tag="step-completed",
     duration: float
     outputs: dict[str, Any] = {}
     metrics: Metrics = {}
+    models: dict[str, Metrics] = {}  # what of them is a certain model's
     artifacts: tuple[ArtifactRecord, ...] = ()
     output: str = ""  # last lines of stdout
 
@@ -164,6 +165,7 @@ class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_
     retry_in: float | None = None
     allowed: bool = False
     metrics: Metrics = {}
+    models: dict[str, Metrics] = {}
     output: str = ""
 
 
@@ -173,6 +175,7 @@ class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupt
     attempt: int
     reason: str
     metrics: Metrics = {}
+    models: dict[str, Metrics] = {}
 
 
 class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped", omit_defaults=True):

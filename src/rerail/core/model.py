@@ -206,6 +206,15 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     on_error: Literal["stop", "warn"] = "stop"
 
 
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much a run may use up, in all its lives; when that is reached nothing new starts."""
+
+    cost_usd: float | None = None
+    tokens: int | None = None
+    time: float | None = None  # seconds during which it is driven
+    on_exceed: Literal["finish", "stop"] = "finish"  # what becomes of attempts that run then
+
+
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A declared pipeline: validated, acyclic, every name resolved."""
 
@@ -218,6 +227,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finally_: tuple[Step, ...] = ()
     secrets: tuple[str, ...] = ()  # names of variables whose values are masked everywhere
     outputs: dict[str, Any] = {}  # what it hands out where it is a step of another
+    budget: Budget | None = None
 
     @property
     def hooks(self) -> tuple[str, ...]:
@@ -264,6 +274,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel: int = 1
     fail_fast: bool = False
     secrets: tuple[str, ...] = ()  # names, in addition to the pipeline's
+    budget_usd: float | None = None  # instead of the pipeline's
+    max_runtime: float | None = None  # seconds that one life may take
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

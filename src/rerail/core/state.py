@@ -113,6 +113,9 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
 
 def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.lives += 1
+    if state.life_at is not None and state.updated_at is not None:  # a life that was cut off lasted to its last word
+        state.driven += max((state.updated_at - state.life_at).total_seconds(), 0.0)
+    state.life_at = event.at
     state.pipeline_sha256 = event.pipeline_sha256
     state.options = event.options
     state.steps = event.steps

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.checkpoint import total_tokens
+from rerail.core.checkpoint import total_cost, total_tokens
 from rerail.core.deadletters import dead_letters
 from rerail.core.events import Failure
 from rerail.core.model import RunHeader
@@ -62,7 +62,7 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         status=state.status,
         steps_completed=min(sum(unit.settled for unit in units), state.steps),  # removed steps may be among them
         steps_total=state.steps,
-        total_cost_usd=sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values()),
+        total_cost_usd=total_cost(state),
         created_at=header.created_at,
         started_at=state.started_at,
         updated_at=state.updated_at,

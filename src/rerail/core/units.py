@@ -74,6 +74,9 @@ class RunState(msgspec.Struct, kw_only=True):
     last_unit: Unit | None = None
     last_completed: Unit | None = None
     units: dict[Unit, UnitState] = {}
+    spent: Metrics = {}  # by all attempts there ever were
+    driven: float = 0.0  # seconds, in all lives before this one
+    life_at: datetime | None = None  # when this life began
     inner: dict[str, set[str]] = {}  # instance → the steps it has a unit of; follows from `units`
 
     def unit(self, unit: Unit) -> UnitState:

@@ -10,10 +10,13 @@ from typing import Any, TypeGuard
 import msgspec
 
 from rerail.core.events import Metrics
+from rerail.core.money import COUNTED, plus
 
 MAX_BYTES = 1_000_000
 MOST_METRIC = 1e15  # so that no sum of them leaves the numbers JSON can hold
 
+_MODEL = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+MOST_MODELS = 50  # of one attempt
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
@@ -38,20 +41,42 @@ def parse_outputs(data: bytes) -> dict[str, Any]:
     return outputs
 
 
-def parse_metrics(data: bytes) -> tuple[Metrics, tuple[str, ...]]:
-    """Read JSON objects of numbers, line by line; lines add up. What is wrong is named and not counted."""
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt says it used up: all of it, and what of it is a certain model's."""
+
+    metrics: Metrics = {}
+    models: dict[str, Metrics] = {}
+
+
+def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
+    """Read JSON objects of numbers, line by line; lines add up. What is wrong is named and not counted.
+
+    A line may name the `model` it is about.
+    """
     totals: Metrics = {}
+    models: dict[str, Metrics] = {}
     wrong: list[str] = []
     channel = "$RERAIL_METRICS"
     for number, found in _objects(data[:MAX_BYTES], channel, wrong):
+        model = found.pop("model", None)
+        if model is not None and not (isinstance(model, str) and _MODEL.fullmatch(model)):
+            wrong.append(f"{channel} line {number}: model is not a name")
+            model = None
+        if model is not None and len(models) >= MOST_MODELS and model not in models:
+            wrong.append(f"{channel} line {number}: more than {MOST_MODELS} models")
+            model = None
+        own = models.setdefault(model, {}) if model else {}
         for name, value in found.items():
             if not _is_number(value):
                 wrong.append(f"{channel} line {number}: {name} is not a number that can be counted")
+            elif value < 0 and name in COUNTED:
+                wrong.append(f"{channel} line {number}: {name} is below zero, and was not counted")
             else:
-                totals[name] = totals.get(name, 0) + value
+                totals[name] = plus(totals.get(name, 0), value)
+                own[name] = plus(own.get(name, 0), value)
     if len(data) > MAX_BYTES:
         wrong.append(f"{channel} has {len(data)} bytes; what is beyond {MAX_BYTES} was not counted")
-    return totals, tuple(wrong[:5])
+    return Usage(metrics=totals, models=models), tuple(wrong[:5])
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

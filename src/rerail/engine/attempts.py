@@ -136,7 +136,8 @@ def masked(outcome: Outcome, mask: Mask) -> Outcome:
     return msgspec.structs.replace(
         outcome,
         outputs=outputs,
-        metrics={mask.text(name): value for name, value in outcome.metrics.items()},
+        metrics=mask.value(outcome.metrics),
+        models=mask.value(outcome.models),
         output=mask.text(outcome.output),
         message=mask.text(outcome.message),
         stderr_tail=mask.text(outcome.stderr_tail),

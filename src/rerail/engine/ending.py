@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import msgspec
 
 from rerail.core import events as ev
@@ -11,15 +9,9 @@ from rerail.core.deadletters import dead_letters
 from rerail.engine.frame import Frame
 from rerail.engine.job import End, Job
 from rerail.engine.recorder import Recorder
+from rerail.engine.stopping import Stop
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock
-
-
-class Stop(msgspec.Struct, frozen=True):
-    """Why nothing new may start, and the signal that said so."""
-
-    reason: str
-    signal: signal.Signals | None
 
 
 def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop) -> End:
@@ -37,6 +29,8 @@ def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop) -> End:
         return End(status="interrupted", reason=stop.reason, signal=stop.signal)
     if root.failed:
         return End(status="failed", reason=stop.reason)
+    if stop.pausing and not root.complete:
+        return End(status="paused", reason=stop.reason, used_up=True)
     asked = tuple(root.asked)
     if asked:
         return End(status="paused", reason=f"the outcome of {', '.join(asked)} is unknown", asked=asked)

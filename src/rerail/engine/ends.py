@@ -28,9 +28,16 @@ class Ends:
     def interrupt(self, task: Task, attempt: int, outcome: Outcome, reason: str) -> None:
         """An attempt was cut off by us."""
         step, item = task.unit
-        now, spent = self._desk.clock.now(), outcome.metrics
         self._desk.recorder.stage(
-            ev.StepInterrupted(at=now, step=step, item=item, attempt=attempt, reason=reason, metrics=spent)
+            ev.StepInterrupted(
+                at=self._desk.clock.now(),
+                step=step,
+                item=item,
+                attempt=attempt,
+                reason=reason,
+                metrics=outcome.metrics,
+                models=outcome.models,
+            )
         )
 
     def complete(self, task: Task, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()) -> None:
@@ -46,6 +53,7 @@ class Ends:
                 duration=round(outcome.duration, 6),
                 outputs=outcome.outputs,
                 metrics=outcome.metrics,
+                models=outcome.models,
                 artifacts=artifacts,
                 output=outcome.output if item is None else "",  # of items there are many, and it is in the log
             )
@@ -75,6 +83,7 @@ class Ends:
                 retry_in=delay,
                 allowed=allowed,
                 metrics=outcome.metrics,
+                models=outcome.models,
                 output=outcome.output,
             )
         )

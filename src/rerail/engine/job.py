@@ -10,11 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from rerail.core.decisions import Changes, Plan
-from rerail.core.events import Event, Metrics
+from rerail.core.events import Event
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source
 from rerail.core.state import Unit
 from rerail.core.template import Scope
+from rerail.core.values import Usage
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Executor, Kind, Workshop
@@ -47,7 +48,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]  # of every attempt, in addition to rerail's own
     base_env: Mapping[str, str]  # rerail's own
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
-    left_by: Callable[[str], Metrics]  # attempt name → what it had counted when its life ended
+    left_by: Callable[[str], Usage]  # attempt name → what it had counted when its life ended
     until: str = ""  # the last step that is wanted in this life
     mended: tuple[Event, ...] = ()  # what was done about files before this life began
     spared: frozenset[str] = frozenset()  # paths that completed steps claim and a later one took over
@@ -78,5 +79,6 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     signal: signal.Signals | None = None
     lost: StateUnwritable | None = None  # the journal could not be written
     asked: tuple[str, ...] = ()  # steps a person has to judge
+    used_up: bool = False  # the budget, or the time this life may take
     reached: bool = False  # all that was asked for with `--until` is done
     unrecorded: tuple[str, ...] = ()  # steps whose end could not be recorded

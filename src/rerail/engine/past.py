@@ -64,10 +64,16 @@ class Past:
         now = self._clock.now()
         for unit, known in list(self._recorder.state.units.items()):
             if known.status == "running":
-                spent = self._job.mask.value(self._job.left_by(attempt_name(unit, known.attempts)))
+                spent = self._job.left_by(attempt_name(unit, known.attempts))
                 self._recorder.stage(
                     ev.StepInterrupted(
-                        at=now, step=unit[0], item=unit[1], attempt=known.attempts, reason="crash", metrics=spent
+                        at=now,
+                        step=unit[0],
+                        item=unit[1],
+                        attempt=known.attempts,
+                        reason="crash",
+                        metrics=self._job.mask.value(spent.metrics),
+                        models=self._job.mask.value(spent.models),
                     )
                 )
 

@@ -7,7 +7,6 @@ outcome is.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 import msgspec
@@ -25,7 +24,7 @@ from rerail.engine.attempts import (
     without_commit,
 )
 from rerail.engine.desk import Desk
-from rerail.engine.ending import Stop, ending_of, finish
+from rerail.engine.ending import ending_of, finish
 from rerail.engine.ends import Ends
 from rerail.engine.files import StepFiles
 from rerail.engine.frame import Body, Frame
@@ -33,11 +32,10 @@ from rerail.engine.inside import Inside
 from rerail.engine.job import End, Job, Tools
 from rerail.engine.recorder import Recorder
 from rerail.engine.results import put_back
+from rerail.engine.stopping import STOP_GRACE, Stopping
 from rerail.engine.tasks import Task, Turns
 from rerail.errors import StateUnwritable
 from rerail.ports import Looked, Outcome
-
-STOP_GRACE = 5.0
 
 
 class Runner:
@@ -64,8 +62,7 @@ class Runner:
         self._counted = 0  # those of them that count against the width of the run
         self._unstartable: list[Outcome] = []
         self._files = StepFiles(tools.workshop, job.spared, self._desk.cannot_keep)
-        self._stop_reason = ""  # why nothing new may start
-        self._stop_signal: signal.Signals | None = None
+        self._stopping = Stopping(job, tools, self._desk)
         self._final_status = ""  # what the run has come to, once only its last hooks are left
         self._last_interval = self._clock.monotonic()
 
@@ -74,11 +71,12 @@ class Runner:
         self._recorder.stage(opening)
         self._past.settle(self._root)
         put_back(self._recorder, self._state, self._job.work_dir)
+        self._stopping.mind_purse()
         self._loop()
-        end = ending_of(self._job, self._recorder, self._root, Stop(self._stop_reason, self._stop_signal))
+        end = ending_of(self._job, self._recorder, self._root, self._stopping.stop)
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
             end = self._last_hooks(end)
-        self._inside.interrupt(self._stop_signal.name if self._stop_signal else end.reason or "the end of this life")
+        self._inside.interrupt(self._stopping.words if self._stopping.reason else end.reason or "the end of this life")
         return finish(self._recorder, self._clock, end)
 
     def _last_hooks(self, end: End) -> End:
@@ -92,7 +90,7 @@ class Runner:
         self._halt()
         self._past.start_anew(self._root.start_hooks(left.hooks))
         self._loop()
-        return ending_of(self._job, self._recorder, self._root, Stop(self._stop_reason, self._stop_signal))
+        return ending_of(self._job, self._recorder, self._root, self._stopping.stop)
 
     def _loop(self) -> None:
         starts: list[Task] = []
@@ -117,8 +115,8 @@ class Runner:
 
     def _is_stopping(self) -> bool:
         if self._final_status:  # the last hooks run whatever happened, unless we are told to stop or cannot record
-            return self._stop_signal is not None or self._recorder.lost is not None
-        return bool(self._stop_reason)
+            return self._stopping.signal is not None or self._recorder.lost is not None
+        return bool(self._stopping.reason)
 
     # Starting
 
@@ -222,12 +220,12 @@ class Runner:
             self._recorder.flush()
         except StateUnwritable as error:
             if stops:
-                self._stop_starting(error.message)
+                self._stopping.start_nothing(error.message)
                 self._unlaunch(starts, "it was never launched: its start could not be recorded")
                 return False
             self._recorder.warn(f"{error.message}; going on without a record, as `checkpoint.on_error: warn` asks")
-        if self._recorder.degraded and stops and not self._stop_reason:
-            self._stop_starting(self._recorder.degraded)
+        if self._recorder.degraded and stops and not self._stopping.reason:
+            self._stopping.start_nothing(self._recorder.degraded)
             self._unlaunch(starts, f"it was never launched: {self._recorder.degraded}")
             return False
         return True
@@ -287,10 +285,12 @@ class Runner:
                 self._end(task, attempt, outcome)
         if self._files.busy:
             self._look()
-        if self._tools.signals.received:
-            self._heed_signals()
+        if self._tools.signals.received and self._stopping.heed_signals(running=bool(self._running)):
+            self._files.give_up()
         if self._desk.ends or self._desk.started:
             self._take_ends()
+        if not self._final_status:
+            self._stopping.mind_purse()
         now = self._clock.monotonic()
         if now - self._last_interval >= self._job.pipeline.checkpoint.interval:
             self._last_interval = now
@@ -331,28 +331,13 @@ class Runner:
             patience = min(patience, snapshot_due - now)
         if self._files.busy:
             patience = min(patience, 1.0)
+        used_up = self._stopping.purse.due()
+        if used_up is not None and not self._is_stopping():
+            patience = min(patience, used_up - now)
         due = self._turns.next_due()
         if due is not None and not self._is_stopping():
             patience = min(patience, due - now)
         return max(patience, 0.0)
-
-    def _heed_signals(self) -> None:
-        received = []
-        while self._tools.signals.received:  # one by one: another may arrive meanwhile
-            received.append(self._tools.signals.received.pop(0))
-        again = self._stop_signal is not None
-        if not again:
-            self._stop_signal = received[0]
-            self._stop_starting(f"stopped by {received[0].name}")
-            if self._running:
-                self._recorder.warn(f"{received[0].name}: ending what runs, in {STOP_GRACE:g} s at most; again: now")
-        if again or len(received) > 1:
-            self._files.give_up()
-        self._executor.stop(0.0 if again or len(received) > 1 else STOP_GRACE)
-
-    def _stop_starting(self, reason: str) -> None:
-        self._stop_reason = self._stop_reason or reason
-        self._desk.stopping = True
 
     def _halt(self) -> None:
         """No further step runs in this life, only hooks."""
@@ -387,9 +372,7 @@ class Runner:
             case "ok":
                 self._ends.complete(task, attempt, outcome, artifacts)
             case "stopped":
-                why = self._stop_reason or self._recorder.degraded or "--fail-fast"
-                reason = self._stop_signal.name if self._stop_signal else why
-                self._ends.interrupt(task, attempt, outcome, reason)
+                self._ends.interrupt(task, attempt, outcome, self._stopping.words)
             case "failed":
                 for_good = self._ends.fail(task, attempt, outcome)
                 if for_good and task.home is self._root and self._job.options.fail_fast and not self._final_status:

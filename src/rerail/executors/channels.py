@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.events import Metrics
-from rerail.core.values import Progress, parse_metrics, parse_outputs, parse_progress
+from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, parse_progress
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
 _ERROR = OUTPUT + ".error"
@@ -34,7 +33,7 @@ class Handed(msgspec.Struct, kw_only=True):
     """What an attempt handed out. `wrong` says why its outputs make no sense; metrics keep what does."""
 
     outputs: dict[str, Any] = {}
-    metrics: Metrics = {}
+    usage: Usage = Usage()
     raised: ChildError | None = None
     wrong: str = ""
     warnings: tuple[str, ...] = ()
@@ -47,7 +46,7 @@ class Channels:
         self._base = _memory_backed()
         self._prefix = _prefix(mark)
         self._directory = ""
-        self._left: dict[str, Metrics] = {}
+        self._left: dict[str, Usage] = {}
         for entry in os.listdir(self._base):
             if entry.startswith(self._prefix):
                 path = os.path.join(self._base, entry)
@@ -57,13 +56,13 @@ class Channels:
     def _take_over(self, path: str) -> None:
         for entry in os.listdir(path):
             if entry.endswith(METRICS):
-                metrics, _ = parse_metrics(_take(os.path.join(path, entry)))
-                self._left[entry.removesuffix(METRICS)] = metrics
+                usage, _ = parse_metrics(_take(os.path.join(path, entry)))
+                self._left[entry.removesuffix(METRICS)] = usage
         shutil.rmtree(path, ignore_errors=True)
 
-    def left_by(self, name: str) -> Metrics:
+    def left_by(self, name: str) -> Usage:
         """What an attempt that an earlier life lost had already counted."""
-        return self._left.get(name, {})
+        return self._left.get(name, Usage())
 
     def of(self, name: str) -> tuple[str, dict[str, str]]:
         """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
@@ -108,7 +107,7 @@ def collect(prefix: str) -> Handed:
     if not there:
         return handed
     try:
-        handed.metrics, wrong = parse_metrics(_take(prefix + METRICS))
+        handed.usage, wrong = parse_metrics(_take(prefix + METRICS))
         handed.warnings = (*wrong, *parse_progress(_take(prefix + PROGRESS))[1])
         raw = _take(prefix + _ERROR)
         handed.raised = msgspec.json.decode(raw, type=ChildError) if raw else None

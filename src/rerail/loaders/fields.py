@@ -14,7 +14,7 @@ _AMOUNT = r"([0-9]{1,12}(?:\.[0-9]+)?)"
 _DURATION = re.compile(f"(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
 LONGEST = 1e11  # seconds: some three thousand years
 # Keys of later versions get an honest answer instead of "unknown".
-PLANNED = frozenset("agent approve budget keep".split())
+PLANNED = frozenset("agent approve keep".split())
 
 
 MOST_PROBLEMS = 100
@@ -123,6 +123,16 @@ class Fields:
             return node.value
         self._wrong(key, node, f"a whole number of at least {least}")
         return default
+
+    def amount(self, key: str) -> float | None:
+        """A number above zero."""
+        node = self.get(key)
+        if node is None:
+            return None
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool) and 0 < node.value < LONGEST:
+            return float(node.value)
+        self._wrong(key, node, "a number above 0")
+        return None
 
     def duration(self, key: str) -> float | None:
         """Seconds: a number, or text such as `90s`, `5m`, `1h30m`."""

@@ -177,6 +177,14 @@ _TOP_PROPERTIES: Schema = {
     "checkpoint": _closed(
         {"interval": _DURATION, "history": {"type": "integer", "minimum": 0}, "on_error": {"enum": ["stop", "warn"]}}
     ),
+    "budget": _closed(
+        {
+            "cost_usd": {"type": "number", "exclusiveMinimum": 0},
+            "tokens": {"type": "integer", "minimum": 1},
+            "time": _DURATION,
+            "on_exceed": {"enum": ["finish", "stop"]},
+        }
+    ),
     "outputs": {"type": "object", "description": "What it hands out where it is a step of another pipeline."},
     "steps": {"$ref": "#/definitions/steps"},
     "finally": {"$ref": "#/definitions/steps"},

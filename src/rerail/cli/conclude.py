@@ -1,0 +1,61 @@
+"""The last words of a life: how it ended, and what to type next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from rerail import api
+from rerail.cli.options import reach
+from rerail.cli.output import STDERR, say
+from rerail.cli.story import say_dead_letters, say_failure, say_other_failures, say_sum
+from rerail.cli.terminal import look_of
+from rerail.core.money import COST
+from rerail.core.state import RunState
+from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPaused
+from rerail.stores.directory import DirectoryStore
+
+
+def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
+    """Say how it ended and what to type next; the exit code."""
+    end, run_id = result.end, result.run_id
+    resume_hint = f"rerail resume {run_id}{reach(store)}"
+    if end.lost is not None:
+        if end.unrecorded:
+            say(f"rerail: not recorded, so they will run again: {', '.join(end.unrecorded)}")
+        raise end.lost
+    if end.signal is not None:
+        say(f"rerail: {end.reason}\n  next: {resume_hint}")
+        return SIGNAL_EXIT_BASE + int(end.signal)
+    if end.reached:
+        say(f"rerail: run {run_id} {end.reason}\n  next: {resume_hint}")
+        return 0
+    if end.used_up:
+        more = f"{resume_hint} --budget-usd {_more(result.state)}" if "budget" in end.reason else resume_hint
+        say_sum(run_id, "paused", result.state)
+        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=more)
+    if end.status == "paused":
+        step = shlex.quote(end.asked[0]) if end.asked else "STEP"
+        hint = f"rerail mark {run_id} {step} completed|failed|pending{reach(store)}"
+        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=hint)
+    if end.status == "failed":
+        say_dead_letters(run_id, result.state)
+        if result.state.error is not None:
+            unit = result.state.unit((result.state.error.step, None))
+            look = look_of(STDERR)
+            logs = f"rerail logs {run_id} {result.state.error.step}{reach(store)}"
+            say_other_failures(result.state, result.state.error.step)
+            say_sum(run_id, "failed", result.state)
+            say_failure(result.state.error, unit.output, logs, resume_hint, look)
+        else:
+            say(f"  next: {resume_hint}")
+        return EXIT_STEP_FAILED
+    if not quiet:
+        say_sum(run_id, "completed", result.state)
+    say_dead_letters(run_id, result.state)
+    return 0
+
+
+def _more(state: RunState) -> str:
+    """A budget that would let it go on: twice what was spent, in round figures."""
+    return f"{max(math.ceil(state.spent.get(COST, 0) * 2), 1)}"

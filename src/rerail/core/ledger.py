@@ -1,0 +1,127 @@
+"""The ledger: what every attempt used up, from the journal, and sums of it. Pure.
+
+An attempt is counted once: it ends in one record, completed, failed or interrupted, whatever comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from rerail.core import events as ev
+from rerail.core.events import Event, Metrics
+from rerail.core.money import COST, added, plus
+
+By = Literal["step", "model", "day", "run", "pipeline"]
+UNKNOWN_MODEL = "(no model)"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt, or the share of one model in it."""
+
+    run_id: str
+    pipeline: str
+    at: datetime
+    step: str
+    item: str | None
+    attempt: int
+    status: Literal["completed", "failed", "interrupted"]
+    seconds: float = 0.0
+    metrics: Metrics = {}
+    models: dict[str, Metrics] = {}
+
+
+class Sum(msgspec.Struct, kw_only=True):
+    """What some attempts used up together."""
+
+    name: str
+    attempts: int = 0
+    failed: int = 0  # those that came to nothing
+    seconds: float = 0.0
+    metrics: Metrics = {}
+
+    @property
+    def cost_usd(self) -> float:
+        return self.metrics.get(COST, 0)
+
+
+def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[Entry]:
+    """Every attempt of a run that used something up, in the order of time."""
+    for _, event in records:
+        match event:
+            case ev.StepCompleted():
+                status: Literal["completed", "failed", "interrupted"] = "completed"
+                seconds = event.duration
+            case ev.StepFailed():
+                status, seconds = "failed", event.duration
+            case ev.StepInterrupted():
+                status, seconds = "interrupted", 0.0
+            case _:
+                continue
+        if not event.metrics:
+            continue
+        yield Entry(
+            run_id=run_id,
+            pipeline=pipeline,
+            at=event.at,
+            step=event.step,
+            item=event.item,
+            attempt=event.attempt,
+            status=status,
+            seconds=seconds,
+            metrics=event.metrics,
+            models=event.models,
+        )
+
+
+def summed(ledger: Iterable[Entry], by: By) -> list[Sum]:
+    """Sums by what is asked for: days in their order, everything else the dearest first."""
+    found: dict[str, Sum] = {}
+    for entry in ledger:
+        if by == "model":
+            _add_models(found, entry)
+        else:
+            _add(found, _KEYS[by](entry), entry, entry.metrics)
+    if by == "day":
+        return [found[day] for day in sorted(found)]
+    return sorted(found.values(), key=lambda one: -one.cost_usd)
+
+
+def overall(ledger: Iterable[Entry]) -> Sum:
+    """All of it."""
+    result = Sum(name="total")
+    for entry in ledger:
+        _count(result, entry, entry.metrics)
+    return result
+
+
+_KEYS: dict[str, Callable[[Entry], str]] = {
+    "step": lambda entry: entry.step,
+    "day": lambda entry: entry.at.date().isoformat(),
+    "run": lambda entry: entry.run_id,
+    "pipeline": lambda entry: entry.pipeline,
+}
+
+
+def _add_models(found: dict[str, Sum], entry: Entry) -> None:
+    rest = dict(entry.metrics)
+    for model, metrics in entry.models.items():
+        _add(found, model, entry, metrics)
+        for name, value in metrics.items():
+            rest[name] = plus(rest.get(name, 0), -value)
+    if any(rest.values()):
+        _add(found, UNKNOWN_MODEL, entry, rest)
+
+
+def _add(found: dict[str, Sum], name: str, entry: Entry, metrics: Metrics) -> None:
+    _count(found.setdefault(name, Sum(name=name)), entry, metrics)
+
+
+def _count(total: Sum, entry: Entry, metrics: Metrics) -> None:
+    total.attempts += 1
+    total.failed += entry.status != "completed"
+    total.seconds += entry.seconds
+    total.metrics = added(total.metrics, metrics)

@@ -1,0 +1,94 @@
+"""Money and tokens: sums that are exact, and what a budget says about them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rerail.core.events import Metrics
+from rerail.core.model import Budget
+
+COST = "cost_usd"
+TOKENS = ("input_tokens", "output_tokens")  # what `total_tokens` is: the others are parts of these, or not, by vendor
+OTHER_TOKENS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
+COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # what can only be spent: never below zero
+STEPS_OF_WARNING = (90, 75, 50)  # percent
+
+
+def plus(first: float, second: float) -> float:
+    """The sum as a person would write it: 0.1 and 0.2 are 0.3, however many are added."""
+    if isinstance(first, int) and isinstance(second, int):
+        return first + second
+    from decimal import Decimal  # who counts no money does not pay for it
+
+    return float(Decimal(repr(first)) + Decimal(repr(second)))
+
+
+def total(values: Iterable[float]) -> float:
+    """The same for many."""
+    result: float = 0
+    for value in values:
+        result = plus(result, value)
+    return result
+
+
+def added(first: Metrics, second: Metrics) -> Metrics:
+    """Two sets of metrics, summed name by name."""
+    result = dict(first)
+    for key, value in second.items():
+        result[key] = plus(result.get(key, 0), value)
+    return result
+
+
+def tokens(metrics: Metrics) -> int:
+    """The tokens of a set of metrics, in and out."""
+    return int(sum(metrics.get(name, 0) for name in TOKENS))
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has used up by now, in all its lives."""
+
+    cost_usd: float = 0
+    tokens: int = 0
+    time: float = 0.0  # seconds during which it was driven
+
+    def of(self, what: str) -> float:
+        """The amount of one kind."""
+        amount: float = getattr(self, what)
+        return amount
+
+
+def limits(budget: Budget) -> list[tuple[str, float]]:
+    """The kinds of which there is only so much."""
+    found = (("cost_usd", budget.cost_usd), ("tokens", budget.tokens), ("time", budget.time))
+    return [(what, limit) for what, limit in found if limit is not None]
+
+
+def exhausted(budget: Budget, spent: Spent) -> str:
+    """Why nothing new may start, or ''."""
+    for what, limit in limits(budget):
+        if spent.of(what) >= limit:
+            return f"the budget is spent: {amount(what, spent.of(what))} of {amount(what, limit)}"
+    return ""
+
+
+def warning(budget: Budget, before: Spent, after: Spent) -> str:
+    """What to say when a mark was passed between two moments, or ''."""
+    for what, limit in limits(budget):
+        for percent in STEPS_OF_WARNING:
+            mark = limit * percent / 100
+            if before.of(what) < mark <= after.of(what) < limit:
+                return f"{percent} % of the budget is spent: {amount(what, after.of(what))} of {amount(what, limit)}"
+    return ""
+
+
+def amount(what: str, value: float) -> str:
+    """An amount for people."""
+    if what == "cost_usd":
+        return f"${value:.2f}"
+    if what == "tokens":
+        return f"{value:,.0f} tokens".replace(",", " ")
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{value:.0f} s"

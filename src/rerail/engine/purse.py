@@ -1,0 +1,63 @@
+"""What a run may still use up: looked at when attempts end and as time passes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rerail.core import money
+from rerail.core.model import Budget, RunOptions
+from rerail.core.money import Spent
+from rerail.engine.job import Job
+from rerail.engine.recorder import Recorder
+from rerail.ports import Clock
+
+
+class Purse:
+    """The budget of a run and the time limit of this life."""
+
+    def __init__(self, job: Job, recorder: Recorder, clock: Clock) -> None:
+        self._budget = budget_of(job.pipeline.budget, job.options)
+        self._limit = job.options.max_runtime
+        self._recorder = recorder
+        self._state = recorder.state
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._seen = self._spent()
+        self.name = "the budget"  # what was used up
+        self.stops = self._budget is not None and self._budget.on_exceed == "stop"
+
+    def why_not(self) -> str:
+        """Why nothing new may start any more, or ''; says so when a mark is passed."""
+        if self._limit is not None and self._clock.monotonic() - self._began >= self._limit:
+            self.name = "--max-runtime"
+            self.stops = True  # it is for who is going to be killed at a certain time: nothing may be under way then
+            return f"--max-runtime {money.amount('time', self._limit)} is over"
+        if self._budget is None:
+            return ""
+        spent = self._spent()
+        said = money.warning(self._budget, self._seen, spent)
+        if said:
+            self._recorder.warn(said)
+        self._seen = spent
+        return money.exhausted(self._budget, spent)
+
+    def due(self) -> float | None:
+        """When time itself will have used something up, on the monotonic clock."""
+        ends = []
+        if self._limit is not None:
+            ends.append(self._began + self._limit)
+        if self._budget is not None and self._budget.time is not None:
+            ends.append(self._began + max(self._budget.time - self._state.driven, 0.0))
+        return min(ends, default=None)
+
+    def _spent(self) -> Spent:
+        metrics = self._state.spent
+        driven = self._state.driven + self._clock.monotonic() - self._began
+        return Spent(cost_usd=metrics.get(money.COST, 0), tokens=money.tokens(metrics), time=driven)
+
+
+def budget_of(declared: Budget | None, options: RunOptions) -> Budget | None:
+    """The budget in force: what was said on the command line goes before what the pipeline says."""
+    if options.budget_usd is None:
+        return declared
+    return msgspec.structs.replace(declared or Budget(), cost_usd=options.budget_usd)
