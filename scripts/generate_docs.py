@@ -106,7 +106,7 @@ The tests are tested in turn: bugs that are planted one by one must each be foun
 
 ## Figures
 
-Written down by a whole run of the tests, on a virtual machine with two cores; times belong to that machine.
+Written down by a whole run of the tests, on a virtual machine with two cores that were busy with other tests meanwhile.
 
 | | what | |
 |---|---|---|

@@ -188,7 +188,10 @@ def test_a_disk_that_does_not_answer_for_a_while_loses_nothing(volume: Volume, t
     _, told = runner.communicate(timeout=30)
 
     assert runner.returncode in (130, 0), told
-    resumed_to_the_end(project, ["a", "b"])
+    Path(f"{project.ledger_file}.go").unlink()
+    go_on(project)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() in (["a", "b"], ["a", "b", "b"])  # the next step may have begun when the signals were heard
 
 
 FILL = """\
