@@ -131,7 +131,7 @@ def test_killed_half_way_through_any_write_then_resumed_equals_never_killed(lab:
 
 @pytest.mark.scenario("A8")
 def test_killed_while_it_recovers_from_a_kill(lab: Lab) -> None:
-    points, done = every_point(lab, 1, 5, mode="kill", before={"mode": "kill", "at": 150})
+    points, done = every_point(lab, 1, 3, mode="kill", before={"mode": "kill", "at": 150})
     figure("T1", "calls killed while recovering from a kill", done)
     assert points >= 30
 

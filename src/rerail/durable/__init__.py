@@ -112,7 +112,7 @@ class AppendFile:
         """Write at the end; not durable before `sync`."""
         end = self.length + len(data)
         if end > self._capacity:
-            step = min(max(self._capacity, self.PAGE), self.STEP)  # twice as much each time
+            step = min(max(3 * self._capacity, self.PAGE), self.STEP)  # few times little, then much
             capacity = end + step - end % step
             write_all(self._fd, data + self.PAD * (capacity - end), self.length)
             self._capacity = capacity
