@@ -6,11 +6,9 @@ The journal is the truth; checkpoint.json is a cache of it. Readers take no lock
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
@@ -110,8 +108,7 @@ class DirectoryStore:
 
     def _anchor(self) -> None:
         """Make the way to the runs durable: whoever created it may have died before doing so."""
-        if stat.S_IMODE(os.stat(self.root).st_mode) & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-            raise PermissionError(errno.EPERM, "everybody may write there, and so decide what is run", self.root)
+        leftovers.refuse_open_door(self.root)
         with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it
             durable.sync_dir(os.path.dirname(self.root))
         durable.sync_dir(self.root)

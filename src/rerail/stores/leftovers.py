@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import time
 
 from rerail import durable
@@ -40,3 +42,15 @@ def refuse_links(path: str) -> None:
         place = os.path.join(path, name)
         if os.path.islink(place):
             raise StateDamaged(f"{place}: is a link, and state is never written through one", hint=f"rm {place}")
+
+
+def refuse_open_door(root: str) -> None:
+    """A directory that everybody may write to is one in which everybody decides what is run.
+
+    Unless all files look like that: some file systems know no permissions and show every one.
+    """
+    if os.stat(root).st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(os.path.join(root, ".gitignore")).st_mode & stat.S_IWOTH:
+                return
+        raise PermissionError(errno.EPERM, "everybody may write there, and so decide what is run", root)
