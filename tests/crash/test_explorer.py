@@ -83,13 +83,13 @@ def on_a_copy(memory: Path, judge: Judge) -> Judge:
 def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: int) -> None:
     """What only the page cache held when its writer died must not be built on before it is synced."""
     points = crash_points(start=1 + shard, step=SHARDS, torn=shard % 2 == 1)
-    explorer = killed_resumed_and_cut(memory, WHOLE, points, seed=SEED + shard, share=0.14)
+    explorer = killed_resumed_and_cut(memory, WHOLE, points, seed=SEED + shard, share=0.12)
     figure("T3", "states after a kill, a resume and a power cut", explorer.states)
-    assert explorer.states > 14_000  # of four shards; with those of the other tests a hundred thousand
+    assert explorer.states > 11_000  # of four shards; with those of the other tests a hundred thousand
 
 
 def test_the_same_for_every_state_of_a_small_run(memory: Path) -> None:
-    explorer = killed_resumed_and_cut(memory, SMALL, crash_points(), seed=SEED, share=0.6)
+    explorer = killed_resumed_and_cut(memory, SMALL, crash_points(), seed=SEED, share=0.45)
     figure("T3", "states after a kill, a resume and a power cut", explorer.states)
 
 
