@@ -91,6 +91,7 @@ def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: 
 def test_the_same_for_every_state_of_a_small_run(memory: Path) -> None:
     explorer = killed_resumed_and_cut(memory, SMALL, crash_points(), seed=SEED, share=0.45)
     figure("T3", "states after a kill, a resume and a power cut", explorer.states)
+    assert explorer.states > 15_000
 
 
 def killed_resumed_and_cut(

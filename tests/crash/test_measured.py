@@ -39,6 +39,7 @@ def test_what_an_acknowledgement_costs(tmp_path: Path) -> None:
     os.close(fd)
     log.close()
 
+    assert len(list(DirectoryStore(str(tmp_path / "state")).history("r1"))) == 1 + 2 * STEPS
     figure("T10", "ms for two records, the 99th percentile", sorted(spent)[STEPS * 99 // 100] * 1000)
     figure(
         "T10",

@@ -268,13 +268,15 @@ def test_an_edited_pipeline_reruns_what_changed_and_what_depends_on_it(project: 
     assert project.ledger()[ran:] == ["a", "b", "c", "end"]
 
 
-def test_a_step_that_comes_out_the_same_stops_the_cascade(project: Project) -> None:
-    def text(script: str) -> str:
-        return pipeline(step("a", note(script)), step("b", note()), step("c", note("test -e fixed")))
+def three(script: str) -> str:
+    """Steps in a row, of which the last one fails at first."""
+    return pipeline(step("a", note(script)), step("b", note()), step("c", note("test -e fixed")))
 
-    project.pipeline(text("echo v=1 >> $RERAIL_OUTPUT"))
+
+def test_a_step_that_comes_out_the_same_stops_the_cascade(project: Project) -> None:
+    project.pipeline(three("echo v=1 >> $RERAIL_OUTPUT"))
     project.rerail("run", "pipeline.yaml", check=1)
-    project.pipeline(text("true; echo v=1 >> $RERAIL_OUTPUT"))
+    project.pipeline(three("true; echo v=1 >> $RERAIL_OUTPUT"))
     (project.root / "fixed").touch()
     resumed = project.rerail("resume", check=0)
 
@@ -284,13 +286,9 @@ def test_a_step_that_comes_out_the_same_stops_the_cascade(project: Project) -> N
 
 def test_a_step_that_hands_out_nothing_is_never_the_same(project: Project) -> None:
     """What it did cannot be compared, so whoever needs it runs again."""
-
-    def text(script: str) -> str:
-        return pipeline(step("a", note(script)), step("b", note()), step("c", note("test -e fixed")))
-
-    project.pipeline(text("true"))
+    project.pipeline(three("true"))
     project.rerail("run", "pipeline.yaml", check=1)
-    project.pipeline(text("true; true"))
+    project.pipeline(three("true; true"))
     (project.root / "fixed").touch()
     project.rerail("resume", check=0)
 

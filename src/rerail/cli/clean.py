@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -11,14 +10,13 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import age
+from rerail.cli.durations import age, span
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.cli.summaries import STATUSES, summaries
 from rerail.cli.tables import table
 from rerail.cli.terminal import STYLES, out_look
 from rerail.errors import RerailError, RunBusy, UsageError
-from rerail.loaders.fields import parse_duration
 from rerail.stores.directory import DirectoryStore
 from rerail.text import size_text as size
 
@@ -139,8 +137,7 @@ def _prunable(store: DirectoryStore, oldest: float | None, keep: int, statuses: 
 def _age(text: str | None) -> float | None:
     if text is None:
         return None
-    days = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)d", text)
-    seconds = float(days[1]) * 86400 if days else parse_duration(text)
+    seconds = span(text)
     if seconds is None:
         raise UsageError(f"--older-than {text!r}: not a time such as 12h or 30d", hint="rerail prune --help")
     return seconds

@@ -10,13 +10,14 @@ from typing import Any
 import click
 import msgspec
 
+from rerail.cli.durations import span
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.output import STDOUT, say
-from rerail.cli.terminal import Look, look_of
+from rerail.cli.output import say
+from rerail.cli.tables import Cell, table
+from rerail.cli.terminal import Look, out_look
 from rerail.core.ledger import By, Entry, Sum, entries, overall, summed
-from rerail.core.money import OTHER_TOKENS, TOKENS
+from rerail.core.money import OTHER_TOKENS, TOKENS, tokens
 from rerail.errors import RerailError, UsageError
-from rerail.loaders.fields import parse_duration
 from rerail.stores.directory import DirectoryStore
 
 WIDEST_BAR = 24
@@ -25,6 +26,7 @@ _SHORT = {
     "output_tokens": "out",
     "cache_read_tokens": "cache read",
     "cache_write_tokens": "cache write",
+    "reasoning_tokens": "reasoning",
 }
 
 
@@ -54,7 +56,7 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
     elif not ledger:
         say("rerail: nothing was reported through $RERAIL_METRICS")
     else:
-        sys.stdout.write(table(rows, total, by, look_of(STDOUT)))
+        sys.stdout.write("\n".join(lines(rows, total, by, out_look())) + "\n")
     return 0
 
 
@@ -73,40 +75,42 @@ def _since(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
-        pass
-    days = text.removesuffix("d")
-    seconds = float(days) * 86400 if text.endswith("d") and days.replace(".", "", 1).isdigit() else parse_duration(text)
+        seconds = span(text)
     if seconds is None:
-        raise UsageError(
-            f"--since {text!r}: neither a day such as 2026-11-01 nor a time such as 7d", hint="rerail cost --help"
-        )
+        why = f"--since {text!r}: neither a day such as 2026-11-01 nor a time such as 7d"
+        raise UsageError(why, hint="rerail cost --help")
     return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 def _row(one: Sum) -> dict[str, Any]:
-    return {
-        **msgspec.to_builtins(one),
-        "cost_usd": one.cost_usd,
-        "tokens": sum(one.metrics.get(name, 0) for name in TOKENS),
-    }
+    return {**msgspec.to_builtins(one), "cost_usd": one.cost_usd, "tokens": tokens(one.metrics)}
 
 
-def table(rows: list[Sum], total: Sum, by: str, look: Look) -> str:
+def lines(rows: list[Sum], total: Sum, by: str, look: Look) -> list[str]:
     """The sums below each other, with a bar for each."""
     names = [name for name in (*TOKENS, *OTHER_TOKENS) if total.metrics.get(name)]
-    heads = [by.upper(), "ATTEMPTS", "LOST", *(_SHORT.get(name, name).upper() for name in names), "COST", ""]
+    heads = ["ATTEMPTS", "LOST", *(_SHORT[name].upper() for name in names), "COST"]
+    sums = [*rows, total]
+    numbers = [
+        [str(one.attempts), str(one.failed or ""), *(_grouped(one.metrics.get(name, 0)) for name in names), _money(one)]
+        for one in sums
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *numbers, strict=True)]
     most = max((one.cost_usd for one in rows), default=0) or 1
-    lines = [heads]
-    for one in (*rows, total):
-        counts = [f"{one.metrics.get(name, 0):,.0f}".replace(",", " ") for name in names]
-        bar = "" if one is total else "█" * round(one.cost_usd / most * WIDEST_BAR)
-        lines.append([one.name, str(one.attempts), str(one.failed or ""), *counts, f"${one.cost_usd:,.2f}", bar])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    shown = []
-    for number, line in enumerate(lines):
-        cells = [line[0].ljust(widths[0])] + [
-            cell.rjust(width) for cell, width in zip(line[1:-1], widths[1:-1], strict=True)
-        ]
-        text = "  ".join([*cells, line[-1]]).rstrip()
-        shown.append(look.paint(text, "bold") if number in (0, len(lines) - 1) else text)
-    return "\n".join(shown) + "\n"
+    bars = ["█" * round(one.cost_usd / most * WIDEST_BAR) for one in rows]
+    shown: list[list[Cell]] = []
+    for name, cells, bar in zip(
+        [by.upper(), *(one.name for one in sums)], [heads, *numbers], ["", *bars, ""], strict=True
+    ):
+        style = "" if bar or 0 < len(shown) < len(sums) else "bold"
+        right = [(cell.rjust(width), style) for cell, width in zip(cells, widths, strict=True)]
+        shown.append([(name, style), *right, (bar, "")])
+    return table(shown, look, cut=0)
+
+
+def _grouped(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def _money(one: Sum) -> str:
+    return f"${one.cost_usd:,.2f}"

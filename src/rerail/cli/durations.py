@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
+
+from rerail.loaders.fields import parse_duration
 
 
 def seconds(value: float | None) -> str:
@@ -14,6 +17,12 @@ def seconds(value: float | None) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def span(text: str) -> float | None:
+    """A time as people type it, such as 12h or 30d, in seconds; None if it is none."""
+    days = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)d", text)
+    return float(days[1]) * 86400 if days else parse_duration(text)
 
 
 def age(created_at: str, now: datetime) -> str:

@@ -97,7 +97,10 @@ def drop(files: Iterable[str]) -> None:
 
 
 def collect(prefix: str) -> Handed:
-    """Read and remove what an attempt handed out. Most hand out nothing, which one look at the directory tells."""
+    """Read and remove what an attempt handed out. Most hand out nothing, which one look at the directory tells.
+
+    Its metrics stay: until they are in the journal they are all there is to say what it cost.
+    """
     handed = Handed()
     directory, name = os.path.split(prefix)
     try:
@@ -115,7 +118,7 @@ def collect(prefix: str) -> Handed:
     except (ValueError, msgspec.DecodeError) as error:
         handed.wrong = str(error)
     finally:
-        drop(prefix + ending for ending in (OUTPUT, METRICS, PROGRESS, _ERROR))
+        drop(prefix + ending for ending in (OUTPUT, PROGRESS, _ERROR))
     return handed
 
 

@@ -84,6 +84,8 @@ class LocalExecutor:
         self._pipes: dict[int, OutputLog] = {}
         self._calls = Calls(self.wake)
         self._done: list[Outcome] = []
+        self._counted: list[str] = []  # files with metrics of attempts that are done
+        self._recorded: list[str] = []  # likewise, of those that `wait` has handed out
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -101,11 +103,14 @@ class LocalExecutor:
             self._calls.hand_over(attempt, work)
 
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
+        if self._recorded:  # whoever waits again has recorded what came of the last time
+            channels.drop(self._recorded)
         if not self._done:
             until = time.monotonic() + min(patience(), MOST_PATIENCE)
             while not self._done and not self._block(until):
                 pass  # output came, which is nobody's business but the log's
         done, self._done = self._done, []
+        self._recorded, self._counted = self._counted, []
         return done
 
     def wake(self) -> None:
@@ -340,7 +345,10 @@ class LocalExecutor:
             check=course.checking,
             outputs=course.outputs,
         )
-        self._done.append(outcomes.of_process(course.attempt, ending, course.logs))
+        outcome = outcomes.of_process(course.attempt, ending, course.logs)
+        if outcome.metrics:
+            self._counted.append(course.attempt.channel + channels.METRICS)
+        self._done.append(outcome)
 
     def _end_leftovers(self) -> None:
         if self._leftovers is not None:

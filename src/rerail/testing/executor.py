@@ -110,9 +110,7 @@ class ExecutorContract:
 
     def test_checks_decide_after_the_work(self, executor: Executor, tmp_path: Path) -> None:
         executor.start(attempt("passes", tmp_path, checks=(script("test -e made"),)), script("touch made"))
-        executor.start(
-            attempt("fails", tmp_path, checks=(ProcessWork(argv=("/bin/false",), label="no"),)), script("true")
-        )
+        executor.start(attempt("fails", tmp_path, checks=(_NO,)), script("true"))
         found = gathered(executor, 2)
 
         assert found["passes"].status == "ok"
