@@ -11,12 +11,24 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from rerail.core.events import Owner
 
 MARKS = "RERAIL_MARKS"  # what processes are known by: who they belong to, outermost first
 
 only_steps = False  # whether this process has no children but those of steps: set by who knows, the command line
+
+
+class Known(NamedTuple):
+    """What processes that must go are known by besides a mark: the session they are in, the pipe they write to."""
+
+    sessions: frozenset[int] = frozenset()
+    pipes: frozenset[int] = frozenset()
+
+
+NOTHING_MORE = Known()
+
 
 _PROC = "/proc"
 _MARKS_PREFIX = MARKS.encode() + b"="
@@ -131,22 +143,35 @@ def _others() -> list[int]:
         return []
 
 
-def end_marked(mark: str, sessions: Iterable[int] = (), *, patience: float = 5.0, pauses: Sequence[float] = ()) -> int:
+def _writing_to(pipes: Iterable[int]) -> Iterator[int]:
+    """Live processes, this one excepted, whose output goes to one of these pipes."""
+    names = {f"pipe:[{number}]" for number in pipes}
+    for pid in _others() if names else ():
+        for stream in (1, 2):
+            try:
+                if os.readlink(f"{_PROC}/{pid}/fd/{stream}") in names:
+                    yield pid
+            except OSError:
+                continue
+
+
+def end_marked(mark: str, known: Known = NOTHING_MORE, *, patience: float = 5.0, pauses: Sequence[float] = ()) -> int:
     """Kill every process that bears the mark and wait until they are gone; return how many there were.
 
-    Also what shares a session with one of them, or is in one of `sessions`: a process may have dropped its environment.
+    Also what shares a session with one of them or is `known` otherwise: a process may have dropped its environment.
     Sweeps until nothing is found: a process may fork while it is being killed. And again after each of `pauses`: one that
     is just being started, or just executes another program, shows no environment for a moment.
     """
     waits = list(pauses)
     ended: set[int] = set()
-    known = {session for session in sessions if session != os.getsid(0)}
+    own = {0, os.getsid(0)}
+    sessions = set(known.sessions) - own
     deadline = time.monotonic() + patience
     while True:
-        found = set(marked(mark))
-        known |= {_session(pid) for pid in found} - {0, os.getsid(0)}
-        if known:
-            found |= {pid for pid in _others() if _session(pid) in known}
+        found = {*marked(mark), *_writing_to(known.pipes)}
+        sessions |= {_session(pid) for pid in found} - own
+        if sessions:
+            found |= {pid for pid in _others() if _session(pid) in sessions}
         if time.monotonic() > deadline or not (found or waits):
             return len(ended)
         if not found:

@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         name="orphans-live-on",
         file="executors/orphans.py",
-        old="        processes.end_marked(mark, sessions, pauses=_AGAIN)\n    finally:\n",
+        old="        processes.end_marked(mark, known, pauses=_AGAIN)\n    finally:\n",
         new="        pass\n    finally:\n",
         tests=("tests/engine/test_processes.py::test_no_process_outlives_rerail",),
     ),

@@ -169,28 +169,31 @@ class LocalExecutor:
 
     # Processes
 
-    def _guard(self) -> None:
+    def _guard(self) -> Watchdog:
         """Before the first process: see to it that none outlives its step, or us."""
         if self._watchdog is None:
             self._watchdog = Watchdog(self._life)  # may fail, and is tried again then
             self._leftovers = Leftovers(self._life)
+        return self._watchdog
 
     def _spawn(self, course: _Course, work: ProcessWork) -> None:
         """Start a process of an attempt: its own, or one of its checks."""
         attempt = course.attempt
         ends: list[int] = []
         try:
-            self._guard()
+            watchdog = self._guard()
             channels.put(work.files)
             ends = [*os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK), *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)]
             for end in (ends[1], ends[3]):
                 os.set_blocking(end, True)
+            watchdog.begins(ends[1])
             process = spawn(
                 [_bytes(word) for word in work.argv],
                 {**self._environ, **_all_bytes(attempt.env), **_all_bytes(work.env)},
                 attempt.cwd,
                 (self._null, ends[1], ends[3]),
             )
+            watchdog.began(process.pid)
             watched = self._watch(process)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             for fd in ends:
@@ -201,8 +204,6 @@ class LocalExecutor:
             return
         os.close(ends[1])
         os.close(ends[3])
-        if self._watchdog is not None:
-            self._watchdog.began(process.pid)
         child = _Child(
             course=course,
             process=process,

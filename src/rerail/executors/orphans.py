@@ -102,8 +102,12 @@ class Watchdog:
             _watch(read, self._write, mark)
         os.close(read)
 
+    def begins(self, output: int) -> None:
+        """A process is about to be started that will write to this pipe: should we die before `began` is said."""
+        self._tell(b"?%d\n" % os.fstat(output).st_ino)
+
     def began(self, session: int) -> None:
-        """A process leads a session that must not outlive us."""
+        """It leads a session that must not outlive us."""
         self._tell(b"+%d\n" % session)
 
     def ended(self, session: int) -> None:
@@ -134,13 +138,18 @@ def _watch(read: int, write: int, mark: str) -> None:
         # Everything else is let go: whoever reads rerail's output must not wait for us.
         os.closerange(0, read)
         os.closerange(read + 1, 65536)
-        sessions: set[int] = set()
+        known = processes.Known()
         with open(read, "rb", closefd=False) as messages:
             for message in messages:
                 if message == b"x\n":
                     return
-                session = int(message[1:])
-                sessions = sessions | {session} if message.startswith(b"+") else sessions - {session}
-        processes.end_marked(mark, sessions, pauses=_AGAIN)
+                known = _told(known, message[:1], frozenset([int(message[1:])]))
+        processes.end_marked(mark, known, pauses=_AGAIN)
     finally:
         os._exit(0)
+
+
+def _told(known: processes.Known, about: bytes, number: frozenset[int]) -> processes.Known:
+    if about == b"?":
+        return processes.Known(known.sessions, number)  # one starts at a time: the one before is known by its session
+    return processes.Known(known.sessions | number if about == b"+" else known.sessions - number)
