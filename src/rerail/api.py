@@ -107,6 +107,8 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
             until=request.until,
             mask=mask,
             files=files,
+            wait=request.wait,
+            ask=request.ask,
         )
         driven = drive(log, pipeline, decisions, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
@@ -156,6 +158,8 @@ def resume(  # noqa: PLR0913 - the composition root takes the parts
             spared=ready.audit.taken_over,
             retry=ready.wishes.retry,
             changes=ready.wishes.changes,
+            wait=request.wait,
+            ask=request.ask,
         )
         driven = drive(log, ready.pipeline, ready.plan, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)

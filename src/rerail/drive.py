@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ from rerail.core.plan import Changes, Plan
 from rerail.core.state import RunState, Unit
 from rerail.engine.clock import SystemClock
 from rerail.engine.hanging import HangWatch
-from rerail.engine.job import End, Job, Tools
+from rerail.engine.job import Ask, End, Job, Tools
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
@@ -48,6 +48,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     spared: frozenset[str] = frozenset()
     retry: frozenset[Unit] = frozenset()
     changes: Changes = "rerun"
+    wait: Literal["", "yes", "no"] = ""
+    ask: Ask | None = None
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,8 @@ def drive(
         base_env=os.environ,
         channel=channels.of,
         left_by=channels.left_by,
+        seen=channels.seen,
+        wait=place.wait,
         mask=place.mask,
         until=place.until,
         mended=place.mended,
@@ -122,4 +126,5 @@ def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, c
         uncommitted=git.uncommitted,
         find=patterns.found,
         source=lambda source, scope: sources.read(source, scope, place.work_dir),
+        ask=place.ask,
     )

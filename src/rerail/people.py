@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rerail.core import listing as lists
 from rerail.core.closing import is_past_iteration
-from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepInterrupted, StepMarked
+from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepInterrupted, StepJudged, StepMarked
 from rerail.core.items import around
-from rerail.core.model import CheckpointPolicy
+from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name
 from rerail.errors import UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
 from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
+
+_SAID = StepMarked | StepJudged | ItemDropped | ItemEdited  # what people say
 
 
 def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_dir: str = "") -> None:
@@ -38,6 +41,42 @@ def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_di
         if known.status == "running":  # recorded so by a life that is over
             events.insert(0, StepInterrupted(at=now, step=step, item=item, attempt=known.attempts, reason="crash"))
         _record(store, log, events)
+
+
+class Verdict(NamedTuple):
+    """What a person answers to an `approve` step."""
+
+    approved: bool
+    by: str
+    reason: str = ""
+
+
+def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: str = "") -> tuple[Unit, bool]:
+    """Record the answer to an `approve` step; of which unit, and whether the process that drives the run was told.
+
+    It may be given before the step is reached. Raises UsageError if there is no such step, or it has its answer.
+    """
+    recording = store.read(run_id)
+    ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
+    unit = _approve_step(ready.pipeline, step, run_id)
+    known = recording.state.unit(unit)
+    if known.status in ("completed", "skipped", "running"):
+        raise UsageError(f"{name(unit)} does not wait for anybody: it is {known.status}", hint=f"rerail show {run_id}")
+    reason = mask_of(ready.pipeline, recording.state.options).text(verdict.reason)
+    by, approved = verdict.by, verdict.approved
+    judged = lambda now: [StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason)]  # noqa: E731
+    _change(store, run_id, judged)
+    return unit, False
+
+
+def _approve_step(pipeline: Pipeline, text: str, run_id: str) -> Unit:
+    steps = {step.id for _, step in every_step(pipeline) if isinstance(step.action, Approve)}
+    named = re.fullmatch(r"([^\[]+)\[(.*)\]", text, re.DOTALL)
+    unit: Unit = (named[1], named[2]) if named else (text, None)
+    if unit[0] not in steps:
+        there = f"it has {', '.join(sorted(steps)[:12])}" if steps else "it has none that waits for a person"
+        raise UsageError(f"run {run_id} has no `approve` step {text!r}; {there}", hint=f"rerail show {run_id}")
+    return unit
 
 
 def drop_items(store: Store, run_id: str, units: Sequence[Unit], by: str) -> None:
@@ -85,7 +124,7 @@ def _record(store: Store, log: RunLog, events: list[Event]) -> None:
     """Make events part of a run that nobody drives; a life that ended without a word is recorded as over first."""
     state: RunState = log.recording.state
     if state.status == "running":
-        at = next((at for at, event in enumerate(events) if isinstance(event, StepMarked | ItemDropped | ItemEdited)), 0)
+        at = next((at for at, event in enumerate(events) if isinstance(event, _SAID)), 0)
         events.insert(at, RunInterrupted(at=events[0].at, reason="the process that drove it was gone"))
     fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written
     log.append(events)

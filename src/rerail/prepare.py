@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -68,6 +68,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: RunOptions = RunOptions()
     start: str = ""  # `--from`
     until: str = ""
+    wait: Literal["", "yes", "no"] = ""
+    ask: Any = None  # asks a person who is there: `engine.job.Ask`
 
 
 def load(path: str) -> tuple[Pipeline, bytes]:
@@ -97,6 +99,8 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     retry: frozenset[Unit] = frozenset()  # items of the dead letter queue; empty: as the plan has it
     pipeline: Pipeline | None = None
     progress: Callable[[int], None] = lambda _: None  # told the bytes the audit has read
+    wait: Literal["", "yes", "no"] = ""  # for services that ask for patience: however long, or not at all
+    ask: Any = None  # asks a person who is there: `engine.job.Ask`
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> Prepared:

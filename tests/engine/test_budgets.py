@@ -42,7 +42,7 @@ def test_a_spent_budget_pauses_and_more_money_goes_on(project: Project) -> None:
     paused = project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
 
     assert "50 % of the budget is spent" in paused.stderr
-    assert "run r is paused: the budget is spent" in paused.stderr
+    assert "run r is paused (budget): the budget is spent" in paused.stderr
     assert "rerail resume r --budget-usd " in paused.stderr
     meter = len(project.ledger()) * PRICE
     assert 50 <= meter <= 50 + WIDTH * PRICE

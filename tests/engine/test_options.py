@@ -382,7 +382,7 @@ def test_a_pattern_that_would_take_for_ever_is_given_up(project: Project) -> Non
     )
     failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
 
-    assert "`retry.on: (a+)+$` takes too long to look for" in failed.stderr
+    assert "a: `(a+)+$` takes too long to look for" in failed.stderr
     assert project.json("show", "r")["steps"][0]["attempts"] == 1
 
 

@@ -90,7 +90,7 @@ steps:
         "taken by the step in line 4",
         "must be module:function",
         "must be a duration such as 30s",
-        "needs exactly one of run, python, write, map, loop, pipeline; it has none",
+        "needs exactly one of run, python, write, approve, map, loop, pipeline; it has none",
         "no step `ghost`",
         "at least 1",
     ):

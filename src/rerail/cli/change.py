@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import signal
 import time
@@ -10,6 +9,7 @@ import time
 import click
 
 from rerail import api, people, processes
+from rerail.cli.asking import who
 from rerail.cli.options import base_dir, complete_step, find_run, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.core.state import name
@@ -32,11 +32,7 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
             f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
         )
     units = {name(unit): unit for unit in recording.state.units}
-    try:
-        who = getpass.getuser()
-    except (KeyError, OSError):
-        who = "somebody"
-    people.mark(store, run_id, units.get(step, (step, None)), status, who, base_dir=base_dir(store))
+    people.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=base_dir(store))
     say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}")
     return 0
 

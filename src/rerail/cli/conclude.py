@@ -6,12 +6,14 @@ import math
 import shlex
 
 from rerail import api
+from rerail.cli.durations import until
 from rerail.cli.options import reach
 from rerail.cli.output import STDERR, say
 from rerail.cli.story import say_dead_letters, say_failure, say_other_failures, say_sum
 from rerail.cli.terminal import look_of
-from rerail.core.money import COST
+from rerail.core.money import COST, RUN_BUDGET
 from rerail.core.state import RunState
+from rerail.engine.job import End
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPaused
 from rerail.stores.directory import DirectoryStore
 
@@ -30,14 +32,11 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     if end.reached:
         say(f"rerail: run {run_id} {end.reason}\n  next: {resume_hint}")
         return 0
-    if end.used_up:
-        more = f"{resume_hint} --budget-usd {_more(result.state)}" if "budget" in end.reason else resume_hint
-        say_sum(run_id, "paused", result.state)
-        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=more)
     if end.status == "paused":
-        step = shlex.quote(end.asked[0]) if end.asked else "STEP"
-        hint = f"rerail mark {run_id} {step} completed|failed|pending{reach(store)}"
-        raise RunPaused(f"run {run_id} is paused: {end.reason}", hint=hint)
+        say_sum(run_id, "paused", result.state)
+        cause = f" ({end.cause})" if end.cause in ("budget", "quota", "approval") else ""
+        hint = next_after_pause(end, run_id, result.state, reach(store))
+        raise RunPaused(f"run {run_id} is paused{cause}: {end.reason}{until(end.until)}", hint=hint)
     if end.status == "failed":
         say_dead_letters(run_id, result.state)
         if result.state.error is not None:
@@ -54,6 +53,26 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
         say_sum(run_id, "completed", result.state)
     say_dead_letters(run_id, result.state)
     return 0
+
+
+def next_after_pause(end: End, run_id: str, state: RunState, where: str) -> str:
+    """What to type to let a paused run go on."""
+    resume = f"rerail resume {run_id}{where}"
+    match end.cause:
+        case "quota":
+            return f"{resume} --wait"
+        case "approval":
+            step = shlex.quote(end.waiting[0] if end.waiting else "STEP")
+            return f"rerail approve {run_id} {step}{where}, or reject"
+        case "budget" if end.reason.startswith(RUN_BUDGET):
+            return f"{resume} --budget-usd {_more(state)}"
+        case "budget":
+            return f"raise that budget in the pipeline file, then {resume}"
+        case "unknown outcome":
+            step = shlex.quote(end.asked[0] if end.asked else "STEP")
+            return f"rerail mark {run_id} {step} completed|failed|pending{where}"
+        case _:
+            return resume
 
 
 def _more(state: RunState) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from rerail.loaders.fields import parse_duration
 
@@ -40,6 +40,20 @@ def age(created_at: str, now: datetime) -> str:
 
 def clock(at: datetime) -> str:
     return at.astimezone().strftime("%H:%M:%S")
+
+
+def moment(at: datetime, now: datetime | None = None) -> str:
+    """A time to come: the time of day, and the day if it is not today's."""
+    there, here = at.astimezone(), (now or datetime.now(UTC)).astimezone()
+    return there.strftime("%H:%M" if there.date() == here.date() else "%Y-%m-%d %H:%M")
+
+
+def until(at: datetime | None, now: datetime | None = None) -> str:
+    """` until 15:30 (in 25 min 00 s)`, or nothing."""
+    if at is None:
+        return ""
+    left = (at - (now or datetime.now(UTC))).total_seconds()
+    return f" until {moment(at, now)}" + (f" (in {seconds(left)})" if left > 0 else ", which is over")
 
 
 def dollars(value: float) -> str:

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +41,14 @@ def copied(state: RunState) -> RunState:
             known.items = known.items.copy()
     inner = {item: set(steps) for item, steps in state.inner.items()}
     return msgspec.structs.replace(state, units=units, inner=inner)
+
+
+class _Aside:
+    """A time during which nothing is drawn."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.over = threading.Event()
 
 
 class LiveView:
@@ -73,6 +81,17 @@ class LiveView:
 
     def warn(self, message: str) -> None:
         self._inbox.put(message)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Leave the screen to somebody else; then go on below what he wrote."""
+        aside = _Aside()
+        self._inbox.put(aside)
+        aside.begun.wait(FLUSH_SECONDS)
+        try:
+            yield
+        finally:
+            aside.over.set()
 
     def close(self) -> None:
         """Draw the last picture and leave it standing; a terminal that does not take it is not waited for."""
@@ -120,12 +139,22 @@ class LiveView:
                     self._screen.say(f"rerail: {item}")
                 elif isinstance(item, RunState):
                     self._state = item
+                elif isinstance(item, _Aside):
+                    self._stand_aside(item)
                 else:
                     apply(self._state, *item)
                 item = self._inbox.get_nowait()
         except queue.Empty:
             return True
         return False
+
+    def _stand_aside(self, aside: _Aside) -> None:
+        assert self._screen is not None
+        self._draw(0, live=True)
+        self._screen.close()
+        aside.begun.set()
+        aside.over.wait()
+        self._screen.reopen()
 
     def _draw(self, tick: int, *, live: bool) -> None:
         assert self._board is not None
@@ -202,6 +231,10 @@ class _Screen:
     def say(self, message: str) -> None:
         for line in message.split("\n"):
             self._console.print(one_line(line, 2000), soft_wrap=True)
+
+    def reopen(self) -> None:
+        """Draw again, below what others wrote."""
+        self._live = self._begin(type(self._live))
 
     def close(self) -> None:
         self._live.stop()

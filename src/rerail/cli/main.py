@@ -33,6 +33,8 @@ COMMANDS = {
     "watch": ("rerail.cli.watch:watch", "Watch a run that another process drives."),
     "stop": ("rerail.cli.change:stop", "End a live run from another terminal."),
     "dlq": ("rerail.cli.dlq:dlq", "Items of maps that failed for good: list, show, retry, drop, edit."),
+    "approve": ("rerail.cli.judge:approve", "Let a run go on behind a step that waits for a person."),
+    "reject": ("rerail.cli.judge:reject", "Fail a step that waits for a person."),
     "mark": ("rerail.cli.change:mark", "Say what is true of a step, where rerail cannot know."),
     "repair": ("rerail.cli.change:repair", "Salvage what can be proved of a damaged run."),
     "verify": ("rerail.cli.verify:verify", "Prove that what is recorded of runs is intact."),

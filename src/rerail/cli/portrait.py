@@ -13,7 +13,8 @@ from rerail.cli.durations import age, counted, dollars, seconds
 from rerail.cli.tables import Cell, fitted, table
 from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
-from rerail.core.checkpoint import Checkpoint, ItemsRecord, StepRecord
+from rerail.core.checkpoint import Checkpoint, StepRecord
+from rerail.core.items import ItemsRecord
 from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
 
 from rerail import api, processes
+from rerail.cli.asking import asker
 from rerail.cli.conclude import conclude
 from rerail.cli.options import (
     Decorator,
@@ -35,6 +36,7 @@ from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, plan, up_to
 from rerail.core.plan import Wishes as Wanted
 from rerail.core.state import RunState, Unit
+from rerail.engine.job import Ask
 from rerail.errors import RunNotFound, UsageError
 from rerail.loaders.fields import parse_duration
 from rerail.ports import Recording
@@ -49,6 +51,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
     budget_usd: float | None = None
     max_runtime: str | None = None
+    wait: bool | None = None
     start: str = ""
     until: str = ""
     changes: Changes = "rerun"
@@ -59,6 +62,11 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     as_json: bool = False
     quiet: bool = False
     verbose: bool = False
+
+    @property
+    def patience(self) -> Literal["", "yes", "no"]:
+        """Whether to wait for services that ask for it."""
+        return "" if self.wait is None else "yes" if self.wait else "no"
 
     def options(self, recorded: RunOptions) -> RunOptions:
         """The recorded options with what was given again."""
@@ -96,6 +104,11 @@ def driving_options(command: Any) -> Any:
             "--budget-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Pause when so much is spent."
         ),
         click.option("--max-runtime", metavar="D", help="Pause after this time, such as 5h50m."),
+        click.option(
+            "--wait/--no-wait",
+            default=None,
+            help="Wait until a quota is there again, however long; or try at once although it should not be.",
+        ),
         click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable."),
         click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
         json_option("Stream one JSON event per line on stdout, each once it is durable."),
@@ -156,10 +169,12 @@ def run(
         options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
         start=wanted.start,
         until=wanted.until,
+        wait=wanted.patience,
     )
     settle_in()
     with outlet():
         with shown_of(wanted, store, request.run_id or "") as shown:
+            request = msgspec.structs.replace(request, ask=_asker(wanted, shown))
             shown.attach(loaded, RunState(), pipeline)
             result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=base_dir(store))
         return conclude(result, store, quiet=wanted.quiet)
@@ -200,6 +215,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         verify=wanted.verify,
         restore=not wanted.no_restore,
         retry=wanted.retry,
+        wait=wanted.patience,
         progress=Reading() if not wanted.quiet else lambda _: None,
     )
     known = store.read(run_id)
@@ -219,6 +235,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
     with outlet() as printed:
         with shown_of(wanted, store, run_id) as shown:
             headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
+            request = msgspec.structs.replace(request, ask=_asker(wanted, shown))
             told = Told(headline, wanted, store, shown, printed.drain)
             result = api.resume(store, run_id, shown.reporters, request, base_dir=base, teller=told)
         if result is None:
@@ -281,6 +298,11 @@ def settle_in() -> None:
     """From here on it is a long life, and all children are of steps."""
     gc.enable()
     processes.only_steps = True
+
+
+def _asker(wanted: Wishes, shown: Shown) -> Ask | None:
+    """Who asks what `approve` steps want to know, where there is somebody to ask."""
+    return None if wanted.quiet or wanted.as_json else asker(shown.aside, look_of(STDERR))
 
 
 def shown_of(wanted: Wishes, store: DirectoryStore, run_id: str) -> Shown:

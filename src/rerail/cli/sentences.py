@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rerail.cli.durations import counted, seconds
+from rerail.cli.durations import counted, dollars, moment, seconds
 from rerail.core import events as ev
+from rerail.core.money import COST
 from rerail.core.state import name
 from rerail.text import one_line
 
@@ -22,22 +23,27 @@ def sentence(event: ev.Event) -> str:
             return f"run repaired: {reason}; evidence kept in {evidence}"
         case ev.RunInterrupted(reason=reason):
             return f"run interrupted: {reason}"
-        case ev.RunPaused(reason=reason):
-            return f"run paused: {reason}"
+        case ev.RunPaused(reason=reason, cause=cause, until=until):
+            why = f" ({cause})" if cause else ""
+            return f"run paused{why}: {reason}" + (f", until {moment(until)}" if until else "")
         case ev.RunFinished(status=status, dead_letters=dead):
             return f"run {status}" + (f", {dead} in the dead letter queue" if dead else "")
 
 
-def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901 - one case per event
+def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901, PLR0912 - one case per event
     unit = one_line(name(event.unit), 200)
     match event:
         case ev.StepStarted(attempt=attempt):
             return f"started      {unit}" + (f" (attempt {attempt})" if attempt > 1 else "")
         case ev.StepCompleted(duration=duration):
             return f"completed    {unit}  {seconds(duration)}"
-        case ev.StepFailed(error=error, retry_in=retry_in, allowed=allowed):
-            after = f", again in {seconds(retry_in)}" if retry_in is not None else ", which is allowed" if allowed else ""
-            return f"failed       {unit}: {error.message}{after}"
+        case ev.StepFailed(error=error, retry_in=retry_in, allowed=allowed, why=why, refused=refused):
+            again = why or (f"again in {seconds(retry_in)}" if retry_in is not None else "")
+            again = again.removesuffix(f": {error.message.partition(chr(10))[0]}")
+            after = f"; {again}" if again else ", which is allowed" if allowed else ""
+            return f"{'refused' if refused else 'failed':<12} {unit}: {error.message}{after}"
+        case ev.StepProgressed():
+            return _progressed(event, unit)
         case ev.StepInterrupted(reason=reason, attempt=attempt):
             how = "found cut off by a crash" if reason == "crash" else f"cut off by {reason}"
             return f"interrupted  {unit}: attempt {attempt} {how}"
@@ -50,6 +56,8 @@ def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901 - one case per eve
             return f"restored     {unit}: {what}{_aside(aside)}"
         case ev.StepAdopted(run=run, skipped=skipped):
             return f"adopted      {unit} from run {run}" + (f": skipped there, {skipped}" if skipped else "")
+        case ev.StepJudged(approved=approved, by=by, reason=reason):
+            return f"{'approved' if approved else 'rejected':<12} {unit}, by {by}" + (f": {reason}" if reason else "")
         case ev.StepMarked(status=status, by=by):
             return f"marked       {unit} as {status} by {by}"
         case ev.ItemsListed():
@@ -58,6 +66,12 @@ def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901 - one case per eve
             return f"dropped      {unit} from the dead letter queue, by {by}"
         case ev.ItemEdited(by=by):
             return f"edited       {unit} in the dead letter queue, by {by}"
+
+
+def _progressed(event: ev.StepProgressed, unit: str) -> str:
+    far = "" if event.done is None else f", {event.done:g}" + (f" of {event.total:g}" if event.total else "")
+    cost = f", {dollars(event.metrics[COST])}" if COST in event.metrics else ""
+    return f"under way    {unit}: {seconds(event.elapsed)}{far}{cost}"
 
 
 def _listed(event: ev.ItemsListed, unit: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 
 from rerail.cli.lines import GithubReporter, LineReporter
@@ -44,6 +45,10 @@ class Shown:
             self._lines.attach(pipeline)
         if self._github is not None:
             self._github.attach(pipeline, path)
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """While something else is on the screen, nothing is drawn over it."""
+        return self._view.aside() if self._view is not None else contextlib.nullcontext()
 
     def __enter__(self) -> Shown:
         return self

@@ -9,7 +9,7 @@ import msgspec
 
 from rerail.core import closing
 from rerail.core import events as ev
-from rerail.core.events import Failure
+from rerail.core.events import Failure, SoFar, Verdict
 from rerail.core.items import Items
 from rerail.core.money import added
 from rerail.core.units import RunState, UnitState
@@ -32,6 +32,7 @@ def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) 
     unit.fingerprint = event.fingerprint
     unit.inputs = event.inputs
     unit.head = unit.head or event.head
+    unit.so_far = None
 
 
 def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepCompleted) -> None:
@@ -48,6 +49,8 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     unit.allowed = False
     unit.reason = ""
     unit.head = ""
+    unit.refusals = 0
+    unit.verdict = None
     _ended(state, unit, event)
     if event.step not in state.hooks:
         state.last_completed = (event.step, event.item)
@@ -61,7 +64,13 @@ def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
 
 
 def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) -> None:
-    unit.failures += 1
+    if event.refused:
+        unit.refusals += 1
+        unit.reason = event.refused
+    else:
+        unit.failures += 1
+        unit.refusals = 0
+    unit.verdict = None
     unit.error = event.error if event.item is None else _brief(event.error)
     if event.allowed:
         # Dependants see it now, with nothing handed out: that is a product too, and a different one.
@@ -87,14 +96,35 @@ def _ended(state: RunState, unit: UnitState, event: ev.StepCompleted | ev.StepFa
     unit.finished_at = event.at
     unit.duration = event.duration
     unit.output = event.output
+    unit.so_far = None
+    if not closing.has_inside(state, event.unit, unit):
+        unit.worked += event.duration
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
         state.spent = added(state.spent, event.metrics)
 
 
+def _progressed(_state: RunState, unit: UnitState, _seq: int, event: ev.StepProgressed) -> None:
+    unit.so_far = SoFar(
+        at=event.at,
+        elapsed=event.elapsed,
+        metrics=event.metrics,
+        models=event.models,
+        done=event.done,
+        total=event.total,
+    )
+
+
+def _judged(_state: RunState, unit: UnitState, _seq: int, event: ev.StepJudged) -> None:
+    unit.verdict = Verdict(approved=event.approved, by=event.by, at=event.at, reason=event.reason)
+    unit.failures = 0
+    unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
+
+
 def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
     unit.finished_at = event.at
     unit.reason = event.reason
+    unit.worked += event.elapsed
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
         state.spent = added(state.spent, event.metrics)
@@ -118,6 +148,8 @@ def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInva
     if event.index is not None:
         unit.index = event.index
     unit.failures = 0
+    unit.refusals = 0
+    unit.verdict = None
     unit.reason = event.reason
     unit.retry_at = None
     unit.retry_in = None
@@ -126,6 +158,7 @@ def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInva
 
 def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) -> None:
     unit.failures = 0
+    unit.refusals = 0
     unit.retry_at = None
     unit.retry_in = None
     unit.allowed = False
@@ -196,12 +229,14 @@ CHANGES: Final[Mapping[type, Any]] = {
     ev.StepStarted: _started,
     ev.StepCompleted: _completed,
     ev.StepFailed: _failed,
+    ev.StepProgressed: _progressed,
     ev.StepInterrupted: _interrupted,
     ev.StepSkipped: _skipped,
     ev.StepInvalidated: _invalidated,
     ev.StepMarked: _marked,
+    ev.StepJudged: _judged,
     ev.ItemsListed: _listed,
     ev.ItemDropped: _dropped,
     ev.ItemEdited: _edited,
 }
-BY_PEOPLE: Final = frozenset((ev.StepMarked, ev.ItemDropped, ev.ItemEdited))  # while nobody drives the run
+BY_PEOPLE: Final = frozenset((ev.StepMarked, ev.StepJudged, ev.ItemDropped, ev.ItemEdited))  # while nobody drives the run

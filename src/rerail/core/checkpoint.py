@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from rerail.core.deadletters import dead_letters
-from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics
-from rerail.core.items import COMPLETED, FAILED, SKIPPED, Items, ranges, set_ranges
+from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics, PauseCause, SoFar, Verdict
+from rerail.core.items import ItemsRecord, items_of, record_of
 from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.money import COST, TOKENS, total
 from rerail.core.state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
@@ -30,22 +30,6 @@ class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     retryable: bool | None = None
     in_progress: bool | None = None
-
-
-class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """The items of a map or the iterations of a loop: how many, and which positions stand how."""
-
-    total: int
-    completed: int
-    failed: int
-    skipped: int
-    completed_at: str = ""  # positions, as `0-17,19`
-    failed_at: str = ""
-    skipped_at: str = ""
-    known: int = 0
-    digest: str = ""
-    carries: bool = False
-    kept: int = 0
 
 
 class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
@@ -81,6 +65,10 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     items: ItemsRecord | None = None
     position: int | None = None  # of an item: where it stands in its list
     rounds: int = 0
+    refusals: int = 0
+    worked_seconds: float = 0.0  # by all attempts
+    so_far: SoFar | None = None
+    verdict: Verdict | None = None
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -126,6 +114,8 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     spent: Metrics = {}  # by all attempts there ever were
     driven_seconds: float = 0.0  # in all lives before this one
     life_at: datetime | None = None  # when this life began
+    paused_for: PauseCause = ""
+    paused_until: datetime | None = None
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -155,18 +145,10 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
     phase, why = _phase(state, index)
     return Checkpoint(
         version=FORMAT,
-        run_id=header.run_id,
-        pipeline=header.pipeline,
-        pipeline_path=header.pipeline_path,
-        pipeline_type=header.pipeline_type,
-        work_dir=header.work_dir,
-        worktree_path=header.work_dir,
-        labels=header.labels,
-        params=header.params,
+        **_started_as(header),
         status=state.status,
         state=phase,
         reason=reason or why,
-        created_at=header.created_at,
         started_at=state.started_at,
         updated_at=state.updated_at,
         finished_at=state.finished_at,
@@ -189,12 +171,29 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
         last_event=state.last_event,
         last_unit=state.last_unit,
         last_completed=state.last_completed,
-        parent=header.parent,
         dead_letters=sum(1 for _ in dead_letters(state)) if state.inner else 0,
         spent=state.spent,
         driven_seconds=state.driven,
         life_at=state.life_at,
+        paused_for=state.cause,
+        paused_until=state.until,
     )
+
+
+def _started_as(header: RunHeader) -> dict[str, Any]:
+    """What was known of the run before anything happened to it."""
+    return {
+        "run_id": header.run_id,
+        "pipeline": header.pipeline,
+        "pipeline_path": header.pipeline_path,
+        "pipeline_type": header.pipeline_type,
+        "work_dir": header.work_dir,
+        "worktree_path": header.work_dir,
+        "labels": header.labels,
+        "params": header.params,
+        "created_at": header.created_at,
+        "parent": header.parent,
+    }
 
 
 def state_of(checkpoint: Checkpoint) -> RunState:
@@ -220,6 +219,8 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         spent=checkpoint.spent,
         driven=checkpoint.driven_seconds,
         life_at=checkpoint.life_at,
+        cause=checkpoint.paused_for,
+        until=checkpoint.paused_until,
         units=units,
         inner=_inner(units),
     )
@@ -231,33 +232,6 @@ def _inner(units: dict[Unit, UnitState]) -> dict[str, set[str]]:
         if item is not None:
             found.setdefault(item, set()).add(step)
     return found
-
-
-def _items_record(items: Items | None) -> ItemsRecord | None:
-    if items is None:
-        return None
-    return ItemsRecord(
-        total=items.total,
-        completed=items.completed,
-        failed=items.failed,
-        skipped=items.skipped,
-        completed_at=ranges(items.marks, COMPLETED),
-        failed_at=ranges(items.marks, FAILED),
-        skipped_at=ranges(items.marks, SKIPPED),
-        known=items.known,
-        digest=items.digest,
-        carries=items.carries,
-        kept=items.kept,
-    )
-
-
-def _items(record: ItemsRecord | None) -> Items | None:
-    if record is None:
-        return None
-    marks = bytearray(record.total)
-    for text, mark in ((record.completed_at, COMPLETED), (record.failed_at, FAILED), (record.skipped_at, SKIPPED)):
-        set_ranges(marks, text, mark)
-    return Items(marks=marks, known=record.known, digest=record.digest, carries=record.carries, kept=record.kept)
 
 
 def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: dict[str, str]) -> StepRecord:
@@ -289,9 +263,13 @@ def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: 
         allowed_failure=known.allowed,
         head=known.head,
         reason=known.reason,
-        items=_items_record(known.items),
+        items=record_of(known.items),
         position=known.index,
         rounds=known.rounds,
+        refusals=known.refusals,
+        worked_seconds=known.worked,
+        so_far=known.so_far,
+        verdict=known.verdict,
     )
 
 
@@ -319,9 +297,13 @@ def _unit_state(step: StepRecord) -> UnitState:
         allowed=step.allowed_failure,
         head=step.head,
         reason=step.reason,
-        items=_items(step.items),
+        items=items_of(step.items),
         index=step.position,
         rounds=step.rounds,
+        refusals=step.refusals,
+        worked=step.worked_seconds,
+        so_far=step.so_far,
+        verdict=step.verdict,
     )
 
 

@@ -119,7 +119,21 @@ def _remove(state: RunState, key: Unit, controller: UnitState) -> None:
             del state.inner[item]
 
 
+def has_inside(state: RunState, key: Unit, unit: UnitState) -> bool:
+    """Whether a unit is only the sum of others: a controller, or an item of several steps."""
+    step, item = key
+    if unit.items is not None:
+        return True
+    return (
+        unit.index is not None
+        and item is not None
+        and len(state.inner.get(item, ())) > 1
+        and _names(state, item, step) != [step]
+    )
+
+
 def _add(controller: UnitState, unit: UnitState) -> None:
+    controller.worked += unit.worked
     if unit.metrics:
         controller.metrics = added(controller.metrics, unit.metrics)
 

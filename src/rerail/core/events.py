@@ -45,6 +45,26 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, Any] = {}
 
 
+class SoFar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far an attempt was when it was last looked at."""
+
+    at: datetime
+    elapsed: float  # seconds since it started
+    metrics: Metrics = {}
+    models: dict[str, Metrics] = {}
+    done: float | None = None
+    total: float | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person answered to an `approve` step."""
+
+    approved: bool
+    by: str
+    at: datetime
+    reason: str = ""
+
+
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An artifact as it was when its step completed: a file, or a tree, whose digest is over names and contents."""
 
@@ -124,10 +144,15 @@ class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", o
     signal: str | None = None
 
 
-class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused"):
+PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "unknown outcome", "until"]
+
+
+class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused", omit_defaults=True):
     """The run waits for something outside it."""
 
     reason: str
+    cause: PauseCause = ""
+    until: datetime | None = None  # when what it waits for comes by itself
 
 
 class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished", omit_defaults=True):
@@ -167,6 +192,19 @@ class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
     output: str = ""
+    why: str = ""  # why another attempt follows, and when
+    refused: str = ""  # by what a service asked to be left alone: that is no failure a policy counts
+
+
+class StepProgressed(_UnitEvent, frozen=True, kw_only=True, tag="step-progressed", omit_defaults=True):
+    """A long attempt was looked at: how far it is and what it has cost by now."""
+
+    attempt: int
+    elapsed: float
+    metrics: Metrics = {}
+    models: dict[str, Metrics] = {}
+    done: float | None = None
+    total: float | None = None
 
 
 class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupted", omit_defaults=True):
@@ -176,6 +214,7 @@ class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupt
     reason: str
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
+    elapsed: float = 0.0  # seconds, as far as is known
 
 
 class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped", omit_defaults=True):
@@ -211,6 +250,14 @@ class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_
     by: str
     artifacts: tuple[ArtifactRecord, ...] = ()  # as they stood when it was marked completed
     inputs: tuple[InputRecord, ...] = ()
+
+
+class StepJudged(_UnitEvent, frozen=True, kw_only=True, tag="step-judged", omit_defaults=True):
+    """A person answered an `approve` step."""
+
+    approved: bool
+    by: str
+    reason: str = ""
 
 
 class StepAdopted(_UnitEvent, frozen=True, kw_only=True, tag="step-adopted", omit_defaults=True):
@@ -265,10 +312,12 @@ UnitEvent = (
     StepStarted
     | StepCompleted
     | StepFailed
+    | StepProgressed
     | StepInterrupted
     | StepSkipped
     | StepInvalidated
     | StepMarked
+    | StepJudged
     | StepAdopted
     | ArtifactsRestored
     | ItemsListed

@@ -125,3 +125,48 @@ def first_duplicate(keys: Iterable[str]) -> str | None:
             return key
         seen.add(key)
     return None
+
+
+class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """The items of a map or the iterations of a loop: how many, and which positions stand how."""
+
+    total: int
+    completed: int
+    failed: int
+    skipped: int
+    completed_at: str = ""  # positions, as `0-17,19`
+    failed_at: str = ""
+    skipped_at: str = ""
+    known: int = 0
+    digest: str = ""
+    carries: bool = False
+    kept: int = 0
+
+
+def record_of(items: Items | None) -> ItemsRecord | None:
+    """How the items of a controller are written down."""
+    if items is None:
+        return None
+    return ItemsRecord(
+        total=items.total,
+        completed=items.completed,
+        failed=items.failed,
+        skipped=items.skipped,
+        completed_at=ranges(items.marks, COMPLETED),
+        failed_at=ranges(items.marks, FAILED),
+        skipped_at=ranges(items.marks, SKIPPED),
+        known=items.known,
+        digest=items.digest,
+        carries=items.carries,
+        kept=items.kept,
+    )
+
+
+def items_of(record: ItemsRecord | None) -> Items | None:
+    """The items that a record was made of."""
+    if record is None:
+        return None
+    marks = bytearray(record.total)
+    for text, mark in ((record.completed_at, COMPLETED), (record.failed_at, FAILED), (record.skipped_at, SKIPPED)):
+        set_ranges(marks, text, mark)
+    return Items(marks=marks, known=record.known, digest=record.digest, carries=record.carries, kept=record.kept)

@@ -23,6 +23,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: tuple[str | int, ...] = ()  # `rate_limit`, `timeout`, exit codes, patterns on stderr; empty: anything
 
 
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is done when a service asks to be left alone for a while."""
+
+    recognised: bool = True
+    on: tuple[str | int, ...] = ()  # exit codes and patterns on stderr, in addition to what everybody says
+    pause_after: float = 300.0  # seconds that are waited for here; the run is paused for longer ones
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="run"):
     """A shell script."""
 
@@ -47,6 +55,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cal
     """A function of the running process, looked up by name when the attempt starts."""
 
     target: str
+
+
+class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="approve"):
+    """A question that a person answers."""
+
+    message: str
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,6 +88,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="map"
     max_failures: int = 0
     max_failures_percent: float | None = None
     on_item_failure: Literal["dlq", "stop", "skip"] = "dlq"
+    item_budget: "Budget | None" = None  # for each item
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="loop", omit_defaults=True):
@@ -100,7 +115,7 @@ class Inner(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pi
 
 Controller = Map | Loop | Inner  # what does nothing itself but have other steps run
 CONTROLLERS = (Map, Loop, Inner)
-Action = Run | Python | Write | Call | Map | Loop | Inner
+Action = Run | Python | Write | Call | Approve | Map | Loop | Inner
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +146,15 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sized or bool(self.contains or self.not_contains or self.format or self.schema)
 
 
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much a run, a step or an item may use up, in all lives; when that is reached nothing new of it starts."""
+
+    cost_usd: float | None = None
+    tokens: int | None = None
+    time: float | None = None  # seconds: of a run those during which it is driven, else those its attempts take
+    on_exceed: Literal["finish", "stop"] = "finish"  # what becomes of attempts that run then
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of a pipeline. `needs` is resolved: the default "the previous step" is written out."""
 
@@ -142,6 +166,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cwd: str = ""
     timeout: float | None = None  # seconds
     retry: Retry = Retry()
+    rate_limit: RateLimit = RateLimit()
+    budget: Budget | None = None  # for all its attempts, and all that is inside it
     allow_failure: bool = False
     idempotent: bool = True
     when: str = ""
@@ -166,6 +192,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return f"write {path}"
             case Call(target=target):
                 return f"call {target}"
+            case Approve(message=message):
+                return f"approve: {message}"
             case Map(over=over, steps=steps):
                 return f"map over {over.kind}: {', '.join(step.command for step in steps[:3])}"
             case Loop(max_iterations=most, until=until):
@@ -206,15 +234,6 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     on_error: Literal["stop", "warn"] = "stop"
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much a run may use up, in all its lives; when that is reached nothing new starts."""
-
-    cost_usd: float | None = None
-    tokens: int | None = None
-    time: float | None = None  # seconds during which it is driven
-    on_exceed: Literal["finish", "stop"] = "finish"  # what becomes of attempts that run then
-
-
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A declared pipeline: validated, acyclic, every name resolved."""
 
@@ -239,6 +258,13 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def has_controllers(self) -> bool:
         """Whether any step has others run."""
         return any(isinstance(step.action, CONTROLLERS) for step in self.steps)
+
+    @property
+    def has_approvals(self) -> bool:
+        """Whether any step waits for a person."""
+        if not self.has_controllers:
+            return any(isinstance(step.action, Approve) for step in self.steps)
+        return any(isinstance(step.action, Approve) for _, step in every_step(self))
 
     @property
     def type(self) -> Literal["standard", "iterative", "mapreduce"]:

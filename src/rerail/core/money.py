@@ -13,6 +13,7 @@ COST = "cost_usd"
 TOKENS = ("input_tokens", "output_tokens")  # what `total_tokens` is: the others are parts of these, or not, by vendor
 OTHER_TOKENS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # what can only be spent: never below zero
+RUN_BUDGET = "the budget is spent"  # not that of a step or an item
 STEPS_OF_WARNING = (90, 75, 50)  # percent
 
 
@@ -58,6 +59,12 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
         amount: float = getattr(self, what)
         return amount
 
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        return Spent(
+            cost_usd=plus(self.cost_usd, other.cost_usd), tokens=self.tokens + other.tokens, time=self.time + other.time
+        )
+
 
 def limits(budget: Budget) -> list[tuple[str, float]]:
     """The kinds of which there is only so much."""
@@ -65,28 +72,30 @@ def limits(budget: Budget) -> list[tuple[str, float]]:
     return [(what, limit) for what, limit in found if limit is not None]
 
 
-def exhausted(budget: Budget, spent: Spent) -> str:
-    """Why nothing new may start, or ''."""
+def exhausted(budget: Budget, spent: Spent, of: str = "") -> str:
+    """Why nothing new may start, or ''. What was spent beyond it is what attempts used that were under way."""
     for what, limit in limits(budget):
-        if spent.of(what) >= limit:
-            return f"the budget is spent: {amount(what, spent.of(what))} of {amount(what, limit)}"
+        used = spent.of(what)
+        if used >= limit:
+            over = f" ({amount(what, used - limit)} over, by what was under way)" if used > limit else ""
+            return f"the budget{of} is spent: {amount(what, used)} of {amount(what, limit)}{over}"
     return ""
 
 
-def warning(budget: Budget, before: Spent, after: Spent) -> str:
+def warning(budget: Budget, before: Spent, after: Spent, of: str = "") -> str:
     """What to say when a mark was passed between two moments, or ''."""
     for what, limit in limits(budget):
         for percent in STEPS_OF_WARNING:
             mark = limit * percent / 100
             if before.of(what) < mark <= after.of(what) < limit:
-                return f"{percent} % of the budget is spent: {amount(what, after.of(what))} of {amount(what, limit)}"
+                return f"{percent} % of the budget{of} is spent: {amount(what, after.of(what))} of {amount(what, limit)}"
     return ""
 
 
 def amount(what: str, value: float) -> str:
     """An amount for people."""
     if what == "cost_usd":
-        return f"${value:.2f}"
+        return f"${value:.2f}" if value >= 0.01 or not value else f"${value:.4f}"
     if what == "tokens":
         return f"{value:,.0f} tokens".replace(",", " ")
     minutes, seconds = divmod(round(value), 60)

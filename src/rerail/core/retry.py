@@ -1,33 +1,47 @@
-"""Whether a failed attempt is repeated, and when: a function of values, the dice included."""
+"""Whether a failed attempt is repeated, when, and why: a function of values, the dice and the clock included.
+
+There are two reasons to try again: the step's policy says so, or a service asked to be left alone for a while. The
+latter is nobody's failure: what counts is how often in a row nothing of the step got through.
+"""
 
 from __future__ import annotations
 
-import re
+from datetime import datetime
+from typing import Final
 
 import msgspec
 
-from rerail.core.model import Retry
+from rerail.core.limits import Limit, refused, told_until
+from rerail.core.model import Retry, Step
 
-# What services say when they are asked too often.
-_RATE_LIMIT = re.compile(r"rate.?limit|too many requests|\b429\b|\b529\b|overloaded|quota exceeded", re.IGNORECASE)
+MOST_REFUSALS: Final = 10  # in a row, with ever longer waits; after that it is waited long
+MOST_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
+LONG_WAIT: Final = 900.0  # seconds, where nobody said how long
+MOST_SPREAD: Final = 10.0  # seconds by which those that wait for the same time are spread
 
 
-class RetryDecision(msgspec.Struct, frozen=True):
+class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """`delay` seconds until the next attempt, or None: the unit has failed. `why` is for people."""
 
     delay: float | None
     why: str
+    limit: Limit | None = None  # it waits because a service refused, not because of the policy
+
+    @property
+    def refused(self) -> str:
+        """By what a service refused, if it did."""
+        return self.limit.name if self.limit is not None else ""
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a retry policy can look at."""
+    """What is known of how an attempt failed."""
 
     type: str = ""
     message: str = ""
     exit_code: int | None = None
     stderr: str = ""
     retryable: bool = True
-    matching: frozenset[str] = frozenset()  # the patterns of the policy that were found in message and stderr
+    matching: frozenset[str] = frozenset()  # the patterns of the step that were found in message and stderr
 
     @property
     def text(self) -> str:
@@ -35,29 +49,96 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.message}\n{self.stderr}"
 
 
-def patterns(policy: Retry) -> tuple[str, ...]:
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision depends on besides the attempt itself."""
+
+    failures: int  # failed attempts by now, the latest included, refusals not
+    at: datetime  # the present, in the zone of this machine
+    dice: float  # uniform in [0, 1)
+    refusals: int = 0  # in a row before this one, without any attempt of the step that got through
+    over_budget: str = ""  # why nothing more may be spent on it
+
+
+def patterns(step: Step) -> tuple[str, ...]:
     """What has to be looked for before a decision; that takes time nobody knows, so it is not done here."""
-    return tuple(wanted for wanted in policy.on if isinstance(wanted, str) and wanted not in ("timeout", "rate_limit"))
+    wanted = (*step.retry.on, *step.rate_limit.on)
+    return tuple(one for one in wanted if isinstance(one, str) and one not in ("timeout", "rate_limit"))
 
 
-def decide(policy: Retry, failures: int, symptoms: Symptoms, dice: float) -> RetryDecision:
-    """Decide after `failures` failed attempts (the latest included); `dice` is uniform in [0, 1)."""
+def decide(step: Step, symptoms: Symptoms, around: Circumstances) -> RetryDecision:
+    """Decide after a failed attempt."""
+    policy = step.retry
     if not symptoms.retryable:
-        return RetryDecision(None, "not worth repeating")
-    if policy.on and not any(_matches(wanted, symptoms) for wanted in policy.on):
-        return RetryDecision(None, "not what `retry.on` names")
-    if failures >= policy.attempts:
-        return RetryDecision(None, f"all {policy.attempts} attempts failed" if policy.attempts > 1 else "no retry")
-    return RetryDecision(backoff(policy, failures, dice), f"attempt {failures + 1} of {policy.attempts}")
+        return RetryDecision(delay=None, why="not worth repeating")
+    limit = limit_of(step, symptoms, around.at)
+    if limit is not None and _may_wait(step):
+        return _after_refusal(step, limit, around)
+    if policy.on and not any(_matches(wanted, symptoms, limit) for wanted in policy.on):
+        return RetryDecision(delay=None, why="not what `retry.on` names")
+    if around.failures >= policy.attempts:
+        why = f"all {policy.attempts} attempts failed" if policy.attempts > 1 else "no retry"
+        return RetryDecision(delay=None, why=why)
+    delay = backoff(policy, around.failures, around.dice)
+    reason = limit.name if limit else symptoms.message.partition("\n")[0][:200] or "it failed"
+    return RetryDecision(delay=delay, why=_words(around.failures, policy, delay, reason, around))
 
 
-def _matches(wanted: str | int, symptoms: Symptoms) -> bool:
+def _after_refusal(step: Step, limit: Limit, around: Circumstances) -> RetryDecision:
+    """A policy that speaks of refusals bounds them; where there is none they are waited for, but not for ever."""
+    policy, past = step.retry, around.failures + around.refusals
+    most = policy.attempts if policy.attempts > 1 and (not policy.on or "rate_limit" in policy.on) else MOST_LONG_REFUSALS
+    if past >= most:
+        return RetryDecision(delay=None, why=f"refused {past} times in a row: {limit.name}")
+    delay = _until(limit, policy, around)
+    return RetryDecision(delay=delay, why=_words(past, policy, delay, limit.name, around), limit=limit)
+
+
+def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
+    """What a service asked for, if that is why the attempt failed."""
+    if not step.rate_limit.recognised or step.is_controller:  # what was refused inside was dealt with there
+        return None
+    own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)
+    name = refused(symptoms.text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
+    return Limit(name, told_until(symptoms.text, at)) if name else None
+
+
+def _may_wait(step: Step) -> bool:
+    """Whether an attempt that was refused may be repeated without being asked for: not if nobody may repeat it."""
+    return step.idempotent or step.retry.attempts > 1
+
+
+def _until(limit: Limit, policy: Retry, around: Circumstances) -> float:
+    """Seconds to wait after a refusal: as long as was said, or longer and longer."""
+    if limit.until is not None:
+        told = (limit.until - around.at).total_seconds()
+        return told + around.dice * min(told / 10, MOST_SPREAD)
+    if limit.name == "quota" or around.refusals >= MOST_REFUSALS:
+        return LONG_WAIT * (1 + around.dice / 10)
+    return backoff(policy, around.refusals + 1, around.dice)
+
+
+def _words(past: int, policy: Retry, delay: float, reason: str, around: Circumstances) -> str:
+    when = f"in {_seconds(delay)}"
+    if around.over_budget:
+        when, reason = "once there is budget", f"{reason}; {around.over_budget}"
+    return f"attempt {past + 1} of {max(policy.attempts, past + 1)} {when}: {reason}"
+
+
+def _seconds(delay: float) -> str:
+    if delay < 1:
+        return f"{delay:.1f} s"
+    if delay < 120:
+        return f"{delay:.0f} s"
+    return f"{delay / 60:.0f} min" if delay < 7200 else f"{delay / 3600:.1f} h"
+
+
+def _matches(wanted: str | int, symptoms: Symptoms, limit: Limit | None) -> bool:
     if isinstance(wanted, int):
         return symptoms.exit_code == wanted
     if wanted == "timeout":
         return symptoms.type == "Timeout"
     if wanted == "rate_limit":
-        return _RATE_LIMIT.search(symptoms.text) is not None
+        return limit is not None
     return wanted in symptoms.matching
 
 

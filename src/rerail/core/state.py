@@ -23,6 +23,8 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("running", ev.StepCompleted): "completed",
     ("running", ev.StepFailed): "failed",
     ("running", ev.StepInterrupted): "interrupted",
+    ("running", ev.StepProgressed): "running",
+    **{(before, ev.StepJudged): "pending" for before in _STARTABLE},
     ("pending", ev.StepSkipped): "skipped",
     ("pending", ev.StepAdopted): "completed",  # or skipped: the event says so
     ("completed", ev.ArtifactsRestored): "completed",
@@ -87,13 +89,16 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
         case ev.RunResumed():
             _begin_life(state, event)
             state.finished_at = None
-            state.reason = ""
+            state.reason = state.cause = ""
+            state.until = None
             state.error = None
         case ev.RunRepaired():
             state.reason = event.reason
             _suspect(state, event.suspects)
-        case ev.RunInterrupted() | ev.RunPaused():
+        case ev.RunInterrupted():
             state.reason = event.reason
+        case ev.RunPaused():
+            state.reason, state.cause, state.until = event.reason, event.cause, event.until
         case ev.RunFinished():
             status = event.status
             state.finished_at = event.at

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from rerail.core.events import ArtifactRecord, Failure, InputRecord, Metrics
+from rerail.core.events import ArtifactRecord, Failure, InputRecord, Metrics, PauseCause, SoFar, Verdict
 from rerail.core.items import Items
 from rerail.core.model import RunOptions
 
@@ -23,6 +23,7 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     attempts: int = 0  # started so far, for ever growing
     completions: int = 0
     failures: int = 0  # failed attempts since the unit was last pending: what a retry policy counts
+    refusals: int = 0  # times in a row that a service asked to be left alone
     started_seq: int = 0  # journal position of the attempt that completed, or of the latest one
     changed_seq: int = 0  # journal position at which its product last became something different
     completed_seq: int = 0  # journal position of its last completion: the last producer of a path owns it
@@ -44,6 +45,9 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     index: int | None = None  # of an item or iteration: its position
     items: Items | None = None  # of a map or loop: what became of its items
     rounds: int = 0  # how often its items were given up
+    worked: float = 0.0  # seconds that its attempts took, and those of what was inside it and is forgotten
+    so_far: SoFar | None = None  # of the attempt under way, or of the last one if that was cut off
+    verdict: Verdict | None = None  # of a person, not acted on yet
 
     @property
     def settled(self) -> bool:
@@ -61,6 +65,8 @@ class RunState(msgspec.Struct, kw_only=True):
     seq: int = 0
     lives: int = 0
     reason: str = ""
+    cause: PauseCause = ""  # of a paused run
+    until: datetime | None = None
     pipeline_sha256: str = ""  # of the definition in use
     options: RunOptions = RunOptions()
     steps: int = 0  # how many the pipeline has

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.events import Failure
+from rerail.core.events import Failure, Verdict
 from rerail.core.items import around
 from rerail.core.masking import Mask
 from rerail.core.model import Call, Run, Step
@@ -192,6 +192,16 @@ def unstartable(unit: Unit, kind: str, message: str) -> Outcome:
     return Outcome(unit=unit, status="failed", duration=0.0, type=kind, message=message, retryable=False)
 
 
+def judged(unit: Unit, verdict: Verdict | None) -> Outcome:
+    """The outcome of an `approve` step: what a person answered."""
+    assert verdict is not None  # it is held until there is one
+    said = {"approved": verdict.approved, "by": verdict.by, "at": verdict.at.isoformat(), "reason": verdict.reason}
+    if verdict.approved:
+        return Outcome(unit=unit, status="ok", duration=0.0, outputs=said)
+    message = f"rejected by {verdict.by}" + (f": {verdict.reason}" if verdict.reason else "")
+    return Outcome(unit=unit, status="failed", duration=0.0, type="Rejected", message=message, retryable=False)
+
+
 def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[Symptoms, tuple[str, ...]]:
     """What a retry policy looks at, and its patterns that took too long to look for."""
     symptoms = Symptoms(
@@ -201,7 +211,7 @@ def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[Symptoms, tup
         stderr=outcome.stderr_tail,
         retryable=outcome.retryable,
     )
-    wanted = patterns(step.retry)
+    wanted = patterns(step)
     if not wanted:
         return symptoms, ()
     matching, endless = find(wanted, symptoms.text)

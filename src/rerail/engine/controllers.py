@@ -48,7 +48,10 @@ class Controller(ABC):
         """A frame of it came to its end."""
 
     def frame_blocked(self, frame: Frame) -> None:  # noqa: B027 - most have nothing to do about it
-        """A person has to judge first: whatever else can run goes on."""
+        """Something outside the run has to happen first: whatever else can run goes on."""
+
+    def frame_unblocked(self, frame: Frame) -> None:  # noqa: B027 - likewise
+        """It has happened."""
 
     def open_frame(self, frame: Frame) -> None:
         """Have the steps of a frame run, or go on where they were."""

@@ -7,6 +7,7 @@ import msgspec
 from rerail.core import events as ev
 from rerail.core.deadletters import dead_letters
 from rerail.engine.frame import Frame
+from rerail.engine.holds import Held
 from rerail.engine.job import End, Job
 from rerail.engine.recorder import Recorder
 from rerail.engine.stopping import Stop
@@ -14,7 +15,7 @@ from rerail.errors import StateUnwritable
 from rerail.ports import Clock
 
 
-def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop) -> End:
+def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop, held: Held | None) -> End:
     """How it stands when nothing is left to do."""
     lost = recorder.lost
     if lost is not None:
@@ -30,12 +31,15 @@ def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop) -> End:
     if root.failed:
         return End(status="failed", reason=stop.reason)
     if stop.pausing and not root.complete:
-        return End(status="paused", reason=stop.reason, used_up=True)
+        return End(status="paused", reason=stop.reason, cause=stop.pausing)
     asked = tuple(root.asked)
     if asked:
-        return End(status="paused", reason=f"the outcome of {', '.join(asked)} is unknown", asked=asked)
+        reason = f"the outcome of {', '.join(asked)} is unknown"
+        return End(status="paused", reason=reason, asked=asked, cause="unknown outcome")
+    if held is not None:
+        return End(status="paused", reason=held.why, cause=held.cause, until=held.until, waiting=held.waiting)
     if job.until and root.reached and not root.complete:
-        return End(status="paused", reason=f"stopped after {job.until}, as --until asked", reached=True)
+        return End(status="paused", reason=f"stopped after {job.until}, as --until asked", reached=True, cause="until")
     return End(status="completed" if root.complete else "failed", reason=stop.reason)
 
 
@@ -47,7 +51,7 @@ def finish(recorder: Recorder, clock: Clock, end: End) -> End:
             dead = sum(1 for _ in dead_letters(recorder.state))
             recorder.stage(ev.RunFinished(at=now, status=end.status, dead_letters=dead))
         case "paused":
-            recorder.stage(ev.RunPaused(at=now, reason=end.reason))
+            recorder.stage(ev.RunPaused(at=now, reason=end.reason, cause=end.cause, until=end.until))
         case "interrupted":
             name = end.signal.name if end.signal else None
             recorder.stage(ev.RunInterrupted(at=now, reason=end.reason, signal=name))

@@ -6,10 +6,11 @@ from collections.abc import Container
 from datetime import timedelta
 
 from rerail.core import events as ev
-from rerail.core.retry import decide
+from rerail.core.retry import Circumstances, RetryDecision, decide
 from rerail.engine.attempts import failure_of, symptoms_of
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
+from rerail.engine.holds import Holds
 from rerail.engine.tasks import Task
 from rerail.ports import Outcome
 
@@ -17,8 +18,9 @@ from rerail.ports import Outcome
 class Ends:
     """Records ends."""
 
-    def __init__(self, desk: Desk, root: Frame, hooks: Container[str]) -> None:
+    def __init__(self, desk: Desk, root: Frame, hooks: Container[str], holds: Holds) -> None:
         self._desk = desk
+        self._holds = holds
         self._root = root
         self._hooks = hooks
         self._stage = desk.recorder.stage
@@ -37,6 +39,7 @@ class Ends:
                 reason=reason,
                 metrics=outcome.metrics,
                 models=outcome.models,
+                elapsed=round(outcome.duration, 6),
             )
         )
 
@@ -65,11 +68,8 @@ class Ends:
     def fail(self, task: Task, attempt: int, outcome: Outcome) -> bool:
         """An attempt failed; whether that is the end of it, and not allowed."""
         desk, now, (step, item) = self._desk, self._desk.clock.now(), task.unit
-        failures = desk.state.unit(outcome.unit).failures + 1
-        symptoms, endless = symptoms_of(task.step, outcome, desk.tools.find)
-        for pattern in endless:
-            desk.recorder.warn(f"{step}: `retry.on: {pattern}` takes too long to look for; it counts as not found")
-        delay = decide(task.step.retry, failures, symptoms, desk.tools.dice()).delay
+        decision = self._decide(task, outcome)
+        delay = decision.delay
         allowed = delay is None and task.home.allows_failure(task)
         desk.recorder.stage(
             ev.StepFailed(
@@ -85,8 +85,13 @@ class Ends:
                 metrics=outcome.metrics,
                 models=outcome.models,
                 output=outcome.output,
+                why=decision.why if delay is not None else "",
+                refused=decision.refused,
             )
         )
+        if decision.refused:
+            self._holds.refused(task, decision)
+            return False
         if delay is not None:
             desk.turns.wait(task, desk.clock.monotonic() + delay)
             return False
@@ -95,3 +100,18 @@ class Ends:
             task.home.settle(task, desk.state.unit(outcome.unit))
         task.home.leave(task)
         return not allowed
+
+    def _decide(self, task: Task, outcome: Outcome) -> RetryDecision:
+        desk = self._desk
+        known = desk.state.unit(outcome.unit)
+        symptoms, endless = symptoms_of(task.step, outcome, desk.tools.find)
+        for pattern in endless:
+            desk.recorder.warn(f"{task.step.id}: `{pattern}` takes too long to look for; it counts as not found")
+        around = Circumstances(
+            failures=known.failures + 1,
+            refusals=self._holds.refusals(task, known),
+            at=desk.clock.now().astimezone(),
+            dice=desk.tools.dice(),
+            over_budget=self._holds.allowances.why_not(task.unit).why,
+        )
+        return decide(task.step, symptoms, around)

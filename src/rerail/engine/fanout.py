@@ -257,6 +257,15 @@ class MapRun(Controller):
         self._active -= 1
         self._fill()
 
+    def set_aside(self, task: Task) -> None:  # noqa: ARG002 - whichever it is
+        self._active -= 1
+        self._asked += 1
+        self._fill()
+
+    def take_back(self, task: Task) -> None:  # noqa: ARG002 - whichever it is
+        self._active += 1
+        self._asked -= 1
+
     # As the owner of items of several steps
 
     def frame_over(self, frame: Frame) -> None:
@@ -276,6 +285,10 @@ class MapRun(Controller):
         self._active -= 1
         self._asked += 1
         self._fill()
+
+    def frame_unblocked(self, frame: Frame) -> None:  # noqa: ARG002 - the owner's signature
+        self._active += 1
+        self._asked -= 1
 
     # The end
 

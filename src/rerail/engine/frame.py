@@ -40,7 +40,10 @@ class Owner(Protocol):
         """Nothing more will come of it in this life, and it was not cut off."""
 
     def frame_blocked(self, frame: Frame) -> None:
-        """A person has to judge before anything more can come of it."""
+        """Something outside the run has to happen before anything more can come of it."""
+
+    def frame_unblocked(self, frame: Frame) -> None:
+        """It has happened."""
 
 
 class Frame:
@@ -110,6 +113,17 @@ class Frame:
         self._asked.add(step_id)
         self._turns.asked.append(name((step_id, self.item)))
         self.active += 1
+
+    def set_aside(self, task: Task) -> None:
+        self._asked.add(task.step.id)
+        if self.owner is not None:
+            self.tell()
+
+    def take_back(self, task: Task) -> None:
+        blocked = self.active == len(self._asked)
+        self._asked.discard(task.step.id)
+        if blocked and self.owner is not None:
+            self.owner.frame_unblocked(self)
 
     @property
     def asked(self) -> list[str]:

@@ -5,23 +5,36 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
 from rerail.core.decisions import Changes, Plan
-from rerail.core.events import Event
+from rerail.core.events import Event, PauseCause
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source
 from rerail.core.state import Unit
 from rerail.core.template import Scope
-from rerail.core.values import Usage
+from rerail.core.values import Progress, Usage
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Executor, Kind, Workshop
 
 # Patterns and a text: those that are in it, and those that took too long to tell.
 Find = Callable[[Sequence[str], str], tuple[frozenset[str], tuple[str, ...]]]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person said to a question; `approved` is None if he would not say."""
+
+    approved: bool | None
+    by: str = ""
+    reason: str = ""
+
+
+# The name of a step, its question, and whether there is something more urgent than an answer.
+Ask = Callable[[str, str, Callable[[], bool]], Answer]
 
 
 def unit_name(unit: Unit) -> str:
@@ -49,6 +62,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     base_env: Mapping[str, str]  # rerail's own
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
     left_by: Callable[[str], Usage]  # attempt name → what it had counted when its life ended
+    seen: Callable[[str], tuple[Usage, Progress | None]]  # attempt name → what it has counted by now, and how far it is
+    wait: Literal["", "yes", "no"] = ""  # whether to wait for a service, however long, or not at all
     until: str = ""  # the last step that is wanted in this life
     mended: tuple[Event, ...] = ()  # what was done about files before this life began
     spared: frozenset[str] = frozenset()  # paths that completed steps claim and a later one took over
@@ -69,6 +84,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     uncommitted: Callable[[str], list[str]]
     find: Find
     source: Callable[[Source, Scope], Any]  # what a map fans out over, as it is now; raises ListingError
+    ask: Ask | None = None  # asks a person who is there
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +95,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     signal: signal.Signals | None = None
     lost: StateUnwritable | None = None  # the journal could not be written
     asked: tuple[str, ...] = ()  # steps a person has to judge
-    used_up: bool = False  # the budget, or the time this life may take
+    cause: PauseCause = ""  # what a paused run waits for
+    until: datetime | None = None  # when that comes by itself
+    waiting: tuple[str, ...] = ()  # `approve` steps that nobody has answered
     reached: bool = False  # all that was asked for with `--until` is done
     unrecorded: tuple[str, ...] = ()  # steps whose end could not be recorded

@@ -17,6 +17,7 @@ from rerail.core.making import decide
 from rerail.core.model import Step
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState
+from rerail.core.values import Usage
 from rerail.engine.frame import Frame
 from rerail.engine.job import Job, attempt_name
 from rerail.engine.recorder import Recorder
@@ -65,6 +66,9 @@ class Past:
         for unit, known in list(self._recorder.state.units.items()):
             if known.status == "running":
                 spent = self._job.left_by(attempt_name(unit, known.attempts))
+                seen = known.so_far
+                if seen is not None and not spent.metrics:  # its own account went with the machine: what was saved counts
+                    spent = Usage(metrics=seen.metrics, models=seen.models)
                 self._recorder.stage(
                     ev.StepInterrupted(
                         at=now,
@@ -74,6 +78,7 @@ class Past:
                         reason="crash",
                         metrics=self._job.mask.value(spent.metrics),
                         models=self._job.mask.value(spent.models),
+                        elapsed=seen.elapsed if seen is not None else 0.0,
                     )
                 )
 
@@ -153,8 +158,8 @@ class Past:
 
     def left_to_wait(self, known: UnitState) -> float | None:
         """What is left of the wait before a retry; None if there is none."""
-        if known.status != "failed" or known.retry_at is None or known.retry_in is None:
-            return None
+        if known.status != "failed" or known.retry_at is None or known.retry_in is None or known.refusals:
+            return None  # who was refused is held by the gate of the step
         return remaining(known.retry_in, (known.retry_at - self._clock.now()).total_seconds())
 
     def invalidate(

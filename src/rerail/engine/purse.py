@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from rerail.core import money
+from rerail.core.events import PauseCause
 from rerail.core.model import Budget, RunOptions
 from rerail.core.money import Spent
+from rerail.core.state import Unit
 from rerail.engine.job import Job
 from rerail.engine.recorder import Recorder
 from rerail.ports import Clock
@@ -15,7 +19,8 @@ from rerail.ports import Clock
 class Purse:
     """The budget of a run and the time limit of this life."""
 
-    def __init__(self, job: Job, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, job: Job, recorder: Recorder, clock: Clock, running: Iterable[Unit]) -> None:
+        self._running = running
         self._budget = budget_of(job.pipeline.budget, job.options)
         self._limit = job.options.max_runtime
         self._recorder = recorder
@@ -24,12 +29,14 @@ class Purse:
         self._began = clock.monotonic()
         self._seen = self._spent()
         self.name = "the budget"  # what was used up
+        self.cause: PauseCause = "budget"
         self.stops = self._budget is not None and self._budget.on_exceed == "stop"
 
     def why_not(self) -> str:
         """Why nothing new may start any more, or ''; says so when a mark is passed."""
         if self._limit is not None and self._clock.monotonic() - self._began >= self._limit:
             self.name = "--max-runtime"
+            self.cause = "max-runtime"
             self.stops = True  # it is for who is going to be killed at a certain time: nothing may be under way then
             return f"--max-runtime {money.amount('time', self._limit)} is over"
         if self._budget is None:
@@ -52,6 +59,10 @@ class Purse:
 
     def _spent(self) -> Spent:
         metrics = self._state.spent
+        for unit in self._running:  # what is known of attempts under way is spent, too
+            seen = self._state.unit(unit).so_far
+            if seen is not None and seen.metrics:
+                metrics = money.added(metrics, seen.metrics)
         driven = self._state.driven + self._clock.monotonic() - self._began
         return Spent(cost_usd=metrics.get(money.COST, 0), tokens=money.tokens(metrics), time=driven)
 

@@ -16,20 +16,20 @@ from rerail.core.hooks import Rest, last_hooks
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError, evaluate
 from rerail.engine.attempts import (
-    attempt_of,
     masked,
     place_of,
-    unstartable,
-    with_checks,
     without_commit,
 )
+from rerail.engine.autosave import save_cost, save_progress
 from rerail.engine.desk import Desk
 from rerail.engine.ending import ending_of, finish
 from rerail.engine.ends import Ends
 from rerail.engine.files import StepFiles
 from rerail.engine.frame import Body, Frame
+from rerail.engine.holds import Holds
 from rerail.engine.inside import Inside
 from rerail.engine.job import End, Job, Tools
+from rerail.engine.launching import Launching
 from rerail.engine.recorder import Recorder
 from rerail.engine.results import put_back
 from rerail.engine.stopping import STOP_GRACE, Stopping
@@ -56,24 +56,27 @@ class Runner:
         self._desk.view.status = self._run_status
         self._past = self._desk.past
         self._inside = Inside(self._desk)
-        self._ends = Ends(self._desk, self._root, self._inside.hooks)
-        self._running: dict[Unit, tuple[Task, int]] = {}  # with the number of the attempt
+        self._holds = Holds(self._desk, self._under_way)
+        self._ends = Ends(self._desk, self._root, self._inside.hooks, self._holds)
+        self._running: dict[Unit, tuple[Task, int, float]] = {}  # with the number of the attempt and when it began
         self._parallel = job.options.parallel
         self._counted = 0  # those of them that count against the width of the run
-        self._unstartable: list[Outcome] = []
         self._files = StepFiles(tools.workshop, job.spared, self._desk.cannot_keep)
-        self._stopping = Stopping(job, tools, self._desk)
+        self._launching = Launching(self._desk, self._files)
+        self._stopping = Stopping(job, tools, self._desk, self._running)
         self._final_status = ""  # what the run has come to, once only its last hooks are left
         self._last_interval = self._clock.monotonic()
+        self._interval_due = False  # a snapshot, once what was saved of long steps is durable
 
     def drive(self, opening: ev.RunStarted | ev.RunResumed) -> End:
         """Run to the end of this life. What happened is recorded before this returns, if it can be."""
         self._recorder.stage(opening)
         self._past.settle(self._root)
+        self._holds.restore()
         put_back(self._recorder, self._state, self._job.work_dir)
         self._stopping.mind_purse()
         self._loop()
-        end = ending_of(self._job, self._recorder, self._root, self._stopping.stop)
+        end = self._ending()
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
             end = self._last_hooks(end)
         self._inside.interrupt(self._stopping.words if self._stopping.reason else end.reason or "the end of this life")
@@ -90,7 +93,10 @@ class Runner:
         self._halt()
         self._past.start_anew(self._root.start_hooks(left.hooks))
         self._loop()
-        return ending_of(self._job, self._recorder, self._root, self._stopping.stop)
+        return self._ending()
+
+    def _ending(self) -> End:
+        return ending_of(self._job, self._recorder, self._root, self._stopping.stop, self._holds.pause())
 
     def _loop(self) -> None:
         starts: list[Task] = []
@@ -102,16 +108,26 @@ class Runner:
                 if self._desk.ends or self._desk.started:
                     self._take_ends()
             starts.clear()
-            idle = not self._running and not self._unstartable and not self._files.waiting
+            idle = not self._running and not self._launching.instant and not self._files.waiting
             if self._is_stopping():
                 if idle:
                     return
             elif self._recorder.has_news or self._desk.due or self._turns.is_ready(self._has_room):
                 continue  # controllers have gone on: record that, and start what they released
-            elif idle and self._turns.empty:
+            elif idle and self._turns.empty and not self._ask():
                 return
+            if self._interval_due:
+                self._interval_due = False
+                self._recorder.snapshot("interval")
             self._recorder.snapshot_if_due()
             self._collect()
+
+    def _ask(self) -> bool:
+        """Nothing else is left: ask whoever is there what waits for a person; whether that was answered."""
+        answered = self._tools.ask is not None and self._holds.ask(self._tools.ask)
+        if self._tools.signals.received:
+            self._stopping.heed_signals(running=False)
+        return answered
 
     def _is_stopping(self) -> bool:
         if self._final_status:  # the last hooks run whatever happened, unless we are told to stop or cannot record
@@ -136,6 +152,8 @@ class Runner:
             elif unit.status == "failed" and unit.retry_at is None:
                 self._past.invalidate(task.unit, "it had failed")
             if step.when and self._skips(task):
+                continue
+            if not self._holds.idle and self._holds.holds(task, unit):
                 continue
             self._stage_start(task, unit.attempts + 1)
             starts.append(task)
@@ -178,15 +196,18 @@ class Runner:
         self._take_in(task, number)
 
     def _take_in(self, task: Task, number: int) -> None:
-        self._running[task.unit] = (task, number)
+        self._running[task.unit] = (task, number, self._clock.monotonic())
         if task.home.counted and not task.controls:
             self._counted += 1
 
     def _take_out(self, unit: Unit) -> tuple[Task, int]:
-        task, number = self._running.pop(unit)
+        task, number, _ = self._running.pop(unit)
         if task.home.counted and not task.controls:
             self._counted -= 1
         return task, number
+
+    def _under_way(self, step: str) -> int:
+        return sum(task.step.id == step and not task.controls for task, _, _ in self._running.values())
 
     def _skips(self, task: Task) -> bool:
         """Settle a step whose `when` does not hold. One that has no value is left to fail as an attempt."""
@@ -236,29 +257,7 @@ class Runner:
             self._past.invalidate(task.unit, reason, reopened=True)
 
     def _launch(self, starts: Sequence[Task]) -> None:
-        controllers: list[Task] = []
-        for task in starts:
-            step = task.step
-            try:
-                if step.when:  # one that has no value was not skipped: it fails here
-                    evaluate(step.when, self._desk.view.of(task))
-                kind, problem = self._files.take(task) if step.inputs or step.artifacts else ("", "")
-                if problem:
-                    self._unstartable.append(unstartable(task.unit, kind, problem))
-                    continue
-                if task.controls:
-                    controllers.append(task)  # what goes wrong in it is not a start that failed
-                    continue
-                attempt = attempt_of(self._job, task, self._state, self._running[task.unit][1], self._desk.view)
-                work = self._tools.kinds[type(step.action)].work(attempt)
-                if step.checks:
-                    attempt = with_checks(task, attempt, self._desk.view, self._tools.kinds)
-            except ExpressionError as error:
-                self._unstartable.append(unstartable(task.unit, "ExpressionError", str(error)))
-            except (ValueError, KeyError, OSError) as error:
-                self._unstartable.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
-            else:
-                self._executor.start(attempt, work)
+        controllers = [task for task in starts if self._launching.launch(task, self._running[task.unit][1])]
         for task in controllers:
             self._take_out(task.unit)
             self._inside.begin(task)
@@ -277,8 +276,7 @@ class Runner:
 
     def _collect(self) -> None:
         """Wait for something to happen and stage it."""
-        outcomes = self._unstartable or self._executor.wait(self._patience)
-        self._unstartable = []
+        outcomes = self._launching.take_instant() or self._executor.wait(self._patience)
         for outcome in outcomes:
             task, attempt = self._take_out(outcome.unit)
             if not self._inside.took(outcome):
@@ -294,7 +292,9 @@ class Runner:
         now = self._clock.monotonic()
         if now - self._last_interval >= self._job.pipeline.checkpoint.interval:
             self._last_interval = now
-            self._recorder.snapshot("interval")
+            self._holds.mind_clock()
+            save_progress(self._desk, self._running)
+            self._interval_due = True
 
     def _look(self) -> None:
         """Take what came of looking at files."""
@@ -361,6 +361,7 @@ class Runner:
             problem = self._files.seal(task, outcome, self._desk.view.of(task))
             if not problem:
                 self._take_in(task, attempt)  # until its artifacts are sealed
+                save_cost(self._desk, task, attempt, outcome)
                 return
             outcome = msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=problem)
         self._record_end(task, attempt, outcome)
@@ -368,11 +369,15 @@ class Runner:
     def _record_end(
         self, task: Task, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()
     ) -> None:
+        if not self._holds.idle:
+            self._holds.ended(task, outcome)
         match outcome.status:
             case "ok":
                 self._ends.complete(task, attempt, outcome, artifacts)
             case "stopped":
                 self._ends.interrupt(task, attempt, outcome, self._stopping.words)
+                if self._holds.overspent(task):
+                    self._turns.ready(task)
             case "failed":
                 for_good = self._ends.fail(task, attempt, outcome)
                 if for_good and task.home is self._root and self._job.options.fail_fast and not self._final_status:

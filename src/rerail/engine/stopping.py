@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 import msgspec
 
+from rerail.core.events import PauseCause
+from rerail.core.state import Unit
 from rerail.engine.desk import Desk
 from rerail.engine.job import Job, Tools
 from rerail.engine.purse import Purse
@@ -18,17 +21,17 @@ class Stop(msgspec.Struct, frozen=True):
 
     reason: str
     signal: signal.Signals | None
-    pausing: bool = False
+    pausing: PauseCause = ""
 
 
 class Stopping:
     """Decides once, and remembers why."""
 
-    def __init__(self, job: Job, tools: Tools, desk: Desk) -> None:
+    def __init__(self, job: Job, tools: Tools, desk: Desk, running: Iterable[Unit]) -> None:
         self.reason = ""
         self.signal: signal.Signals | None = None
-        self.purse = Purse(job, desk.recorder, tools.clock)
-        self._pausing = False
+        self.purse = Purse(job, desk.recorder, tools.clock, running)
+        self._pausing: PauseCause = ""
         self._executor = tools.executor
         self._signals = tools.signals
         self._desk = desk
@@ -52,7 +55,7 @@ class Stopping:
         """Start nothing more once something is used up."""
         why = "" if self.reason else self.purse.why_not()
         if why:
-            self._pausing = True
+            self._pausing = self.purse.cause
             self.start_nothing(why)
             if self.purse.stops:
                 self._executor.stop(STOP_GRACE)

@@ -42,6 +42,12 @@ class Home(Protocol):
     def allows_failure(self, task: Task) -> bool:
         """Whether a failure for good is none for whoever comes after."""
 
+    def set_aside(self, task: Task) -> None:
+        """A task waits for something outside the run: whatever else there is goes on."""
+
+    def take_back(self, task: Task) -> None:
+        """It has come."""
+
 
 class Task:
     """A step in the instance it stands in."""
@@ -92,6 +98,14 @@ class Turns:
             yield self._counted.popleft()
             while self._free:
                 yield self._free.popleft()
+
+    def hurry(self, step: str, now: float) -> None:
+        """Tasks of a step need not wait any longer."""
+        self._waiting = [
+            (now, number, what) if isinstance(what, Task) and what.step.id == step else (due, number, what)
+            for due, number, what in self._waiting
+        ]
+        heapq.heapify(self._waiting)
 
     def next_due(self) -> float | None:
         return self._waiting[0][0] if self._waiting else None

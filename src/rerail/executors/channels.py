@@ -64,6 +64,15 @@ class Channels:
         """What an attempt that an earlier life lost had already counted."""
         return self._left.get(name, Usage())
 
+    def seen(self, name: str) -> tuple[Usage, Progress | None]:
+        """What an attempt that runs has counted by now, and how far it says it is."""
+        prefix = os.path.join(self._directory, name)
+        try:
+            usage, _ = parse_metrics(_take(prefix + METRICS))
+        except ValueError:
+            usage = Usage()
+        return usage, progress(prefix)
+
     def of(self, name: str) -> tuple[str, dict[str, str]]:
         """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
         if not (self._directory and os.path.isdir(self._directory)):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rerail.core.model import Action, Capture, Inner, Loop, Map, Python, Retry, Run, Source, Write
+from rerail.core.model import Action, Approve, Capture, Inner, Loop, Map, Python, Retry, Run, Source, Write
+from rerail.loaders.allowances import read_conditions
 from rerail.loaders.bodies import CONTROLLERS, refuse_options
-from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems, describe
 
 OPTIONS = tuple(
     "id name needs when env cwd timeout retry inputs artifacts outputs checks idempotent allow_failure on_failure"
-    " commit_required".split()
+    " commit_required rate_limit budget".split()
 )
 PLAIN = ("run", "python", "write")
-KINDS = (*PLAIN, *CONTROLLERS)
+KINDS = (*PLAIN, "approve", *CONTROLLERS)
+APPROVE_OPTIONS = tuple("id name needs when allow_failure on_failure".split())
 MOST_CHECKS = 100
-MOST_PATTERN = 1_000  # characters of a pattern in `retry.on`
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _OUTPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -37,13 +37,16 @@ def read_action(fields: Fields, problems: Problems) -> Action:
             what = "has none" if not given else f"has {' and '.join(f'`{kind}`' for kind in given)}"
             problems.add(fields.node, f"{fields.what} needs exactly one of {', '.join(KINDS)}; it {what}")
         return Run(script="")
-    if given[0] not in ("python", "pipeline") and fields.has("with"):
-        problems.add(fields.node, f"`with` of {fields.what} goes with `python` and `pipeline` only")
-    if given[0] not in ("map", "loop") and fields.has("steps"):
-        problems.add(fields.node, f"`steps` of {fields.what} goes with `map` and `loop` only")
+    for key, kinds in (("with", ("python", "pipeline")), ("steps", ("map", "loop"))):
+        if given[0] not in kinds and fields.has(key):
+            problems.add(fields.node, f"`{key}` of {fields.what} goes with `{kinds[0]}` and `{kinds[1]}` only")
     if given[0] in CONTROLLERS:
         return _controller(fields, given[0], problems)
-    match given[0]:
+    return _plain(fields, given[0], problems)
+
+
+def _plain(fields: Fields, kind: str, problems: Problems) -> Action:
+    match kind:
         case "run":
             return Run(script=_text(fields, "run", problems))
         case "python":
@@ -55,10 +58,25 @@ def read_action(fields: Fields, problems: Problems) -> Action:
                 problems.add(arguments, f"`with` of {fields.what} must be a mapping, not {arguments.kind}")
                 arguments = None
             return Python(target=target, arguments=arguments.plain() if arguments else {})
+        case "approve":
+            return _approve(fields, problems)
         case _:
             write = Fields(fields.get("write") or fields.node, problems, f"`write` of {fields.what}")
             write.only(("path", "content"))
             return Write(path=_text(write, "path", problems), content=write.text("content"))
+
+
+def _approve(fields: Fields, problems: Problems) -> Approve:
+    for key in OPTIONS:
+        node = fields.get(key)
+        if node is not None and key not in APPROVE_OPTIONS:
+            problems.add(node, f"`{key}` of {fields.what} makes no sense: an `approve` step runs nothing")
+    node = fields.get("approve")
+    if node is not None and isinstance(node.value, dict):
+        inner = Fields(node, problems, f"`approve` of {fields.what}")
+        inner.only(("message",))
+        return Approve(message=_text(inner, "message", problems))
+    return Approve(message=_text(fields, "approve", problems))
 
 
 def _controller(fields: Fields, kind: str, problems: Problems) -> Action:
@@ -122,30 +140,5 @@ def read_retry(owner: Fields, problems: Problems) -> Retry:
         delay=base.delay if delay is None else delay,
         max_delay=base.max_delay if max_delay is None else max_delay,
         jitter=fields.flag("jitter", default=base.jitter),
-        on=_retry_on(fields.get("on"), problems),
+        on=read_conditions(fields.get("on"), "retry", "rate_limit, timeout, exit codes and patterns on stderr", problems),
     )
-
-
-def _retry_on(node: Node | None, problems: Problems) -> tuple[str | int, ...]:
-    if node is None:
-        return ()
-    wanted: list[str | int] = []
-    if isinstance(node.value, list) and len(node.value) > MOST_CHECKS:
-        problems.add(node, f"{len(node.value)} conditions in `on` of `retry`; {MOST_CHECKS} at most")
-        return ()
-    for child in node.value if isinstance(node.value, list) else [node]:
-        value = child.value
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            problems.add(child, "`on` of `retry` lists rate_limit, timeout, exit codes and patterns on stderr")
-            continue
-        if isinstance(value, str):
-            if len(value) > MOST_PATTERN:
-                problems.add(child, f"`on` of `retry`: a pattern of {len(value)} characters; {MOST_PATTERN} at most")
-                continue
-            try:
-                re.compile(value)
-            except (re.error, RecursionError, OverflowError) as error:
-                problems.add(child, f"`on` of `retry`: {value[:60]!r} is no pattern: {error}")
-                continue
-        wanted.append(value)
-    return tuple(wanted)

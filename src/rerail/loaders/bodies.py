@@ -9,16 +9,17 @@ import msgspec
 from rerail.core import holes, jsonpath
 from rerail.core.model import Loop, Map, Source
 from rerail.core.template import Known
+from rerail.loaders.allowances import read_budget
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems, describe
 
 CONTROLLERS = ("map", "loop", "pipeline")
-MAP_KEYS = tuple("over key filter sort limit offset parallel max_failures on_item_failure".split())
+MAP_KEYS = tuple("over key filter sort limit offset parallel max_failures on_item_failure item_budget".split())
 LOOP_KEYS = tuple("max_iterations until while delay stop_if_no_progress".split())
 SOURCES = ("glob", "lines", "json", "command")
 # What a step that has others run can be told itself; the rest belongs to those.
-OPTIONS = tuple("id name needs when env retry allow_failure on_failure inputs artifacts".split())
+OPTIONS = tuple("id name needs when env retry allow_failure on_failure inputs artifacts budget".split())
 MOST_PARALLEL = 10_000
 MOST_ITERATIONS = 1_000_000
 
@@ -59,6 +60,7 @@ def read_map(fields: Fields, problems: Problems, known: Known, directory: str) -
         max_failures=count,
         max_failures_percent=percent,
         on_item_failure=how,
+        item_budget=read_budget(inner, "item_budget"),
     )
 
 

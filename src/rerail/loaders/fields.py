@@ -14,7 +14,7 @@ _AMOUNT = r"([0-9]{1,12}(?:\.[0-9]+)?)"
 _DURATION = re.compile(f"(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
 LONGEST = 1e11  # seconds: some three thousand years
 # Keys of later versions get an honest answer instead of "unknown".
-PLANNED = frozenset("agent approve keep".split())
+PLANNED = frozenset("agent keep".split())
 
 
 MOST_PROBLEMS = 100

@@ -56,6 +56,14 @@ _RETRY: Schema = {
         ),
     ],
 }
+_BUDGET: Schema = _closed(
+    {
+        "cost_usd": {"type": "number", "exclusiveMinimum": 0},
+        "tokens": {"type": "integer", "minimum": 1},
+        "time": _DURATION,
+        "on_exceed": {"enum": ["finish", "stop"]},
+    }
+)
 _SIZE: Schema = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9.]+ ?([kKMGT]i?)?B?$"}]
 }
@@ -106,6 +114,18 @@ _STEP_PROPERTIES: Schema = {
     "python": {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "description": "module:function"},
     "with": {"type": "object", "description": "Arguments of the function."},
     "write": _closed({"path": _SCALAR, "content": _SCALAR}, required=["path"]),
+    "approve": {
+        "description": "A question that a person answers before the run goes on.",
+        "anyOf": [_TEXT, _closed({"message": _TEXT}, required=["message"])],
+    },
+    "budget": {**_BUDGET, "description": "For all attempts of the step, and for all that is inside it."},
+    "rate_limit": {
+        "description": "What else is a refusal by a service, and from how long a wait on the run is paused.",
+        "anyOf": [
+            {"const": False},
+            _closed({"on": {"items": {"type": ["string", "integer"]}}, "pause_after": _DURATION}),
+        ],
+    },
 }
 _CONDITION: Schema = {"type": ["string", "boolean"], "description": "An expression."}
 _AMOUNT: Schema = {"anyOf": [{"type": "integer", "minimum": 0}, _TEXT]}
@@ -133,6 +153,7 @@ _MAP_PROPERTIES: Schema = {
         "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9.]+%$"}],
     },
     "on_item_failure": {"enum": ["dlq", "stop", "skip"]},
+    "item_budget": {**_BUDGET, "description": "For each item."},
 }
 _LOOP_PROPERTIES: Schema = {
     "max_iterations": {"type": "integer", "minimum": 1},
@@ -177,14 +198,7 @@ _TOP_PROPERTIES: Schema = {
     "checkpoint": _closed(
         {"interval": _DURATION, "history": {"type": "integer", "minimum": 0}, "on_error": {"enum": ["stop", "warn"]}}
     ),
-    "budget": _closed(
-        {
-            "cost_usd": {"type": "number", "exclusiveMinimum": 0},
-            "tokens": {"type": "integer", "minimum": 1},
-            "time": _DURATION,
-            "on_exceed": {"enum": ["finish", "stop"]},
-        }
-    ),
+    "budget": _BUDGET,
     "outputs": {"type": "object", "description": "What it hands out where it is a step of another pipeline."},
     "steps": {"$ref": "#/definitions/steps"},
     "finally": {"$ref": "#/definitions/steps"},

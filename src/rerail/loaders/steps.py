@@ -23,6 +23,7 @@ from rerail.loaders.actions import (
     read_outputs,
     read_retry,
 )
+from rerail.loaders.allowances import read_budget, read_rate_limit
 from rerail.loaders.artifacts import read_artifacts
 from rerail.loaders.bodies import CONTROLLERS, loop_conditions, read_loop, read_map
 from rerail.loaders.document import Node
@@ -31,7 +32,8 @@ from rerail.loaders.fields import Fields, Problems
 
 MOST_STEPS = 10_000
 MOST_DEPTH = 8  # of maps, loops and pipelines in each other
-DEFAULTABLE = ("timeout", "retry", "env")
+TEXTS = ("env", "cwd", "with", "write", "approve", "inputs", "artifacts")  # that may hold expressions
+DEFAULTABLE = ("timeout", "retry", "env", "rate_limit")
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
@@ -91,6 +93,7 @@ class StepReader:
         self._sources: dict[str, Fields] = {}
         self._timeout = defaults.time_limit()
         self._retry = read_retry(defaults, problems)
+        self._rate_limit = read_rate_limit(defaults)
         self._env = defaults.variables("env")
         # What all steps share is checked once, unless it depends on what has run before each.
         texts = [
@@ -178,7 +181,7 @@ class StepReader:
             self._places[step.id] = child
             self._sources[step.id] = fields
             if prefix != "step":
-                for key in ("needs", "on_failure", *CONTROLLERS):
+                for key in ("needs", "on_failure", "approve", *CONTROLLERS):
                     if fields.has(key):
                         self._problems.add(fields.get(key) or child, f"`{key}` makes no sense in {prefix}")
             steps.append(step)
@@ -203,6 +206,8 @@ class StepReader:
             cwd=os.path.join(around.directory, read_directory(fields, self._problems)),
             timeout=fields.time_limit() if fields.has("timeout") else self._timeout,
             retry=read_retry(fields, self._problems) if fields.has("retry") else self._retry,
+            rate_limit=read_rate_limit(fields) if fields.has("rate_limit") else self._rate_limit,
+            budget=read_budget(fields),
             allow_failure=fields.flag("allow_failure", default=False),
             idempotent=fields.flag("idempotent", default=True),
             checks=self._checks(fields),
@@ -244,7 +249,7 @@ class StepReader:
         expressions = Expressions(self._problems, known)
         expressions.found = self._shared_is_dynamic
         shared = self._shared if self._shared_needs_steps else ()
-        for node in (*shared, *(fields.get(key) for key in ("env", "cwd", "with", "write", "inputs", "artifacts"))):
+        for node in (*shared, *map(fields.get, TEXTS)):
             expressions.everything(node)
         expressions.script(fields.get("run"))
         for _, node in fields.names("checks") or ():

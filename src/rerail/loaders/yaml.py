@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.model import Budget, CheckpointPolicy, Inner, Loop, Map, Param, Pipeline, Step
+from rerail.core.model import CheckpointPolicy, Inner, Loop, Map, Param, Pipeline, Step
 from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import PipelineInvalid
 from rerail.loaders import bundle
+from rerail.loaders.allowances import read_budget
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
 from rerail.loaders.fields import Fields, Problems
 from rerail.loaders.steps import DEFAULTABLE, Around, StepReader
 
 TOP = tuple("name labels params env secrets defaults checkpoint budget outputs steps finally".split())
-BUDGET_KEYS = ("cost_usd", "tokens", "time", "on_exceed")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -168,7 +168,7 @@ def _pipeline(root: Node, problems: Problems, path: str, includes: Includes, aro
         env=top.variables("env"),
         params=params,
         checkpoint=_checkpoint(top, problems),
-        budget=_budget(top, problems),
+        budget=read_budget(top),
         secrets=tuple(dict.fromkeys((*_secrets(top, problems), *includes.secrets))),
         steps=steps,
         finally_=finally_,
@@ -221,21 +221,6 @@ def _natural_type(value: Any) -> Any:
     """`n: 3` declares an integer whose default is 3."""
     kinds: dict[type, str] = {bool: "boolean", int: "integer", float: "number", list: "list"}
     return kinds.get(type(value), "string")
-
-
-def _budget(top: Fields, problems: Problems) -> Budget | None:
-    node = top.get("budget")
-    if node is None:
-        return None
-    fields = Fields(node, problems, "`budget`")
-    fields.only(BUDGET_KEYS)
-    on_exceed: Any = fields.choice("on_exceed", ("finish", "stop"), "finish")
-    return Budget(
-        cost_usd=fields.amount("cost_usd"),
-        tokens=fields.count("tokens", 1) if fields.has("tokens") else None,
-        time=fields.duration("time"),
-        on_exceed=on_exceed,
-    )
 
 
 def _checkpoint(top: Fields, problems: Problems) -> CheckpointPolicy:

@@ -1,0 +1,99 @@
+"""What steps and items may still use up: their own budgets, beside that of the run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rerail.core import money
+from rerail.core.events import Metrics
+from rerail.core.model import Budget, Map, Pipeline, every_step
+from rerail.core.money import Spent
+from rerail.core.state import Unit, UnitState
+from rerail.engine.recorder import Recorder
+
+Scope = tuple[str, str | None]  # a step, and of a map the item
+
+
+class Overspent(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nothing more of a step or item may start."""
+
+    why: str
+    of_item: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.why)
+
+
+_NOTHING = Overspent(why="")
+
+
+class Allowances:
+    """The budgets of the steps and items of one run, and what was spent of each."""
+
+    def __init__(self, pipeline: Pipeline, recorder: Recorder) -> None:
+        self._recorder = recorder
+        # By step: for each instance at which depth. A step inside a map or loop has its budget once per item of it.
+        self._budgets: dict[str, list[tuple[int, Budget]]] = {}
+        for depth, step in every_step(pipeline):
+            if step.budget is not None:
+                self._budgets.setdefault(step.id, []).append((depth, step.budget))
+            if isinstance(step.action, Map) and step.action.item_budget is not None:
+                self._budgets.setdefault(step.id, []).append((depth + 1, step.action.item_budget))
+        self.any = bool(self._budgets)
+        self._spent: dict[Scope, Spent] = {}
+        for unit, known in recorder.state.units.items() if self.any else ():
+            self._count(unit, _all_of(known))
+
+    def why_not(self, unit: Unit) -> Overspent:
+        """Why nothing more may be spent on a unit."""
+        for scope, budget in self._scopes(unit) if self.any else ():
+            why = money.exhausted(budget, self._spent.get(scope, Spent()), of=_name(scope))
+            if why:
+                return Overspent(why=why, of_item=scope[1] is not None)
+        return _NOTHING
+
+    def took(self, unit: Unit, metrics: Metrics, seconds: float) -> list[str]:
+        """An attempt used something up; what to stop: the steps whose budget says so and is spent now."""
+        if not self.any:
+            return []
+        before = {scope: self._spent.get(scope, Spent()) for scope, _ in self._scopes(unit)}
+        self._count(unit, _spent(metrics, seconds))
+        stopped = []
+        for scope, budget in self._scopes(unit):
+            now = self._spent[scope]
+            said = money.warning(budget, before[scope], now, of=_name(scope))
+            if said and (scope[1] is None or said.startswith("90")):  # of items there are many
+                self._recorder.warn(said)
+            if budget.on_exceed == "stop" and scope[1] is None and money.exhausted(budget, now):
+                stopped.append(scope[0])
+        return stopped
+
+    def _count(self, unit: Unit, used: Spent) -> None:
+        for scope, _ in self._scopes(unit):
+            self._spent[scope] = self._spent.get(scope, Spent()).plus(used)
+
+    def _scopes(self, unit: Unit) -> list[tuple[Scope, Budget]]:
+        """The budgets that a unit draws on: its own, and those of whatever it is inside of."""
+        step, item = unit
+        names = item.split("::") if item is not None else []
+        parts = step.split("/")
+        paths = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+        return [
+            ((path, "::".join(names[:depth]) or None), budget)
+            for path in paths
+            for depth, budget in self._budgets.get(path, ())
+            if len(names) >= depth
+        ]
+
+
+def _name(scope: Scope) -> str:
+    step, item = scope
+    return f" of {step}" if item is None else f" of {step}[{item}]"
+
+
+def _all_of(known: UnitState) -> Spent:
+    return _spent(known.metrics, known.worked)
+
+
+def _spent(metrics: Metrics, seconds: float) -> Spent:
+    return Spent(cost_usd=metrics.get(money.COST, 0), tokens=money.tokens(metrics), time=seconds)

@@ -1,0 +1,59 @@
+"""A gate: how fast the attempts of one step may follow each other, after the service they use refused one of them.
+
+One refusal slows all: nothing new of the step starts until the gate opens, then half as many at once as before, and one
+more for each that gets through. Holds no clock and does no I/O; times are given to it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+MOST_SPREAD: Final = 10.0  # seconds
+
+
+class Gate:
+    """The gate of one step."""
+
+    def __init__(self) -> None:
+        self.opens = float("-inf")  # on the monotonic clock
+        self.opens_at: datetime | None = None  # the same for people, and for a clock that was put forward
+        self.width = 1  # how many may be under way
+        self.full = 1  # how many were, before the first refusal
+        self.refusals = 0  # in a row, those that arrived together counted once
+        self.name = ""
+        self._delay = 0.0
+
+    def refuse(self, now: float, delay: float, at: datetime, under_way: int) -> None:
+        """An attempt was refused, one of so many that were under way; until `at`, `delay` seconds from now."""
+        if not self.is_closed(now):  # those that were sent off together are refused together, which is one refusal
+            self.full = max(self.full, under_way)
+            self.width = max(under_way // 2, 1)
+            self.refusals += 1
+        if now + delay > self.opens:
+            self.opens, self.opens_at, self._delay = now + delay, at, delay
+
+    def let_through(self) -> None:
+        """An attempt got through."""
+        self.refusals = 0
+        self.width += 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it makes no difference any more."""
+        return self.refusals == 0 and self.width >= self.full
+
+    def is_closed(self, now: float) -> bool:
+        """Whether a refusal that arrives now is one of those that closed it."""
+        return now < self.opens
+
+    def turn(self, dice: float) -> float:
+        """When one of those that wait may try: not all at the same moment."""
+        return self.opens + dice * min(self._delay / 2, MOST_SPREAD)
+
+    def put_forward(self, now: float, at: datetime) -> bool:
+        """Open it if the time for people has come although the monotonic clock stood still; whether that is so."""
+        if self.opens_at is None or at < self.opens_at or now >= self.opens:
+            return False
+        self.opens = now
+        return True

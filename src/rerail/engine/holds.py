@@ -1,0 +1,207 @@
+"""Why a step whose turn has come does not start: a service asked to be left alone, its budget is spent, nobody approved.
+
+What is held for a short time waits here. What is held for long is parked: everything else goes on, and when nothing else
+is left the run is paused. What was decided follows from the state alone, so the next life decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from rerail.core import events as ev
+from rerail.core.events import PauseCause
+from rerail.core.model import Approve
+from rerail.core.retry import RetryDecision, remaining
+from rerail.core.state import Unit, UnitState, name
+from rerail.core.template import ExpressionError, render_value
+from rerail.engine.allowances import Allowances
+from rerail.engine.desk import Desk
+from rerail.engine.gates import Gate
+from rerail.engine.job import Ask
+from rerail.engine.tasks import Task
+from rerail.ports import Outcome
+
+STOP_GRACE = 5.0
+SHOWN = 3  # parked units that a message names
+
+
+class _AllBut:
+    """Every step but one and what is inside it."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def __contains__(self, step: object) -> bool:
+        return step != self._step and not str(step).startswith(self._step + "/")
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What a parked unit waits for."""
+
+    cause: PauseCause
+    why: str
+    until: datetime | None = None
+    waiting: tuple[str, ...] = ()  # `approve` steps without an answer
+
+
+class Holds:
+    """Holds back tasks of one life."""
+
+    def __init__(self, desk: Desk, under_way: Callable[[str], int]) -> None:
+        self._desk = desk
+        self._under_way = under_way  # how many attempts of a step are
+        self._gates: dict[str, Gate] = {}
+        self._queues: dict[str, list[Task]] = {}  # those for whom the gate is open, and too narrow
+        self._parked: dict[Unit, tuple[Task, Held]] = {}
+        self.allowances = Allowances(desk.job.pipeline, desk.recorder)
+        self._approves = desk.job.pipeline.has_approvals
+        self.idle = not self._approves and not self.allowances.any  # nothing can be held
+
+    def restore(self) -> None:
+        """Close the gates that earlier lives found closed."""
+        desk, now, at = self._desk, self._desk.clock.monotonic(), self._desk.clock.now()
+        for (step, _), known in desk.state.units.items():
+            if known.refusals and known.status == "failed" and known.retry_at is not None:
+                left = remaining(known.retry_in or 0.0, (known.retry_at - at).total_seconds())
+                if desk.job.wait != "no" and left > 0:
+                    gate = self._gate(step)
+                    gate.refuse(now, left, at + timedelta(seconds=left), 1)
+                    gate.refusals = max(gate.refusals, known.refusals)
+                    gate.name = known.reason or gate.name
+
+    def _gate(self, step: str) -> Gate:
+        self.idle = False
+        return self._gates.setdefault(step, Gate())
+
+    def holds(self, task: Task, unit: UnitState) -> bool:
+        """Whether a task may not start now; if so it is seen to that it comes back, or that the run pauses."""
+        if isinstance(task.step.action, Approve) and unit.verdict is None:
+            self._park(task, Held(cause="approval", why=f"{name(task.unit)} waits for approval"), aside=True)
+            return True
+        spent = self.allowances.why_not(task.unit)
+        if spent:
+            self._park(task, Held(cause="budget", why=spent.why), aside=spent.of_item)
+            return True
+        gate = self._gates.get(task.step.id)
+        return gate is not None and self._waits(task, gate)
+
+    def _waits(self, task: Task, gate: Gate) -> bool:
+        now = self._desk.clock.monotonic()
+        if now < gate.opens:
+            longest = float("inf") if self._desk.job.wait == "yes" else task.step.rate_limit.pause_after
+            if gate.opens - now > longest:
+                self._park(task, Held(cause="quota", why=f"{gate.name} of {task.step.id}", until=gate.opens_at))
+            else:
+                self._desk.turns.wait(task, gate.turn(self._desk.tools.dice()))
+            return True
+        if task.controls or self._under_way(task.step.id) < gate.width:
+            return False
+        self._queues.setdefault(task.step.id, []).append(task)
+        return True
+
+    def _park(self, task: Task, held: Held, *, aside: bool = False) -> None:
+        self._parked[task.unit] = (task, held)
+        if aside:  # whatever else there is where it stands goes on without it
+            task.home.set_aside(task)
+
+    # What becomes of attempts
+
+    def refusals(self, task: Task, known: UnitState) -> int:
+        """How often in a row nothing of a step got through."""
+        gate = self._gates.get(task.step.id)
+        if gate is None:
+            return known.refusals
+        return gate.refusals - gate.is_closed(self._desk.clock.monotonic())
+
+    def refused(self, task: Task, decision: RetryDecision) -> None:
+        """An attempt was refused: all others of its step slow down with it."""
+        assert decision.delay is not None
+        assert decision.limit is not None
+        gate, desk = self._gate(task.step.id), self._desk
+        gate.name = decision.limit.name
+        at = desk.clock.now() + timedelta(seconds=decision.delay)
+        gate.refuse(desk.clock.monotonic(), decision.delay, at, self._under_way(task.step.id) + 1)
+        desk.turns.ready(task)
+
+    def ended(self, task: Task, outcome: Outcome) -> None:
+        """An attempt ended: it has used something up, and others of its step may have their turn."""
+        for spent in self.allowances.took(task.unit, outcome.metrics, 0.0 if task.controls else outcome.duration):
+            self._desk.tools.executor.stop(STOP_GRACE, spare=_AllBut(spent))
+        step = task.step.id
+        gate = self._gates.get(step)
+        if gate is None:
+            return
+        if outcome.status == "ok" and not task.controls:
+            gate.let_through()
+            if gate.is_over:
+                del self._gates[step]
+        for waiting in self._queues.pop(step, ()):
+            self._desk.turns.next(waiting)
+
+    def overspent(self, task: Task) -> bool:
+        """Whether it was cut off because its own budget is spent: then it is parked, not lost."""
+        return bool(self.allowances.why_not(task.unit))
+
+    def mind_clock(self) -> None:
+        """A machine that slept, or whose clock was set, need not wait for what is over."""
+        now, at = self._desk.clock.monotonic(), self._desk.clock.now()
+        for step, gate in self._gates.items():
+            if gate.put_forward(now, at):
+                self._desk.turns.hurry(step, now)
+
+    # The end
+
+    @property
+    def questions(self) -> list[Task]:
+        """The `approve` steps that wait for an answer."""
+        return [task for task, held in self._parked.values() if held.cause == "approval"]
+
+    def ask(self, ask: Ask) -> bool:
+        """Ask a person who is there; whether anything was answered."""
+        asked = False
+        for task in self.questions:
+            step, item = task.unit
+            answer = ask(name(task.unit), self._question(task), self._is_urgent)
+            if answer.approved is None:
+                continue
+            asked = True
+            del self._parked[task.unit]
+            self._desk.recorder.stage(
+                ev.StepJudged(
+                    at=self._desk.clock.now(),
+                    step=step,
+                    item=item,
+                    approved=answer.approved,
+                    by=answer.by,
+                    reason=self._desk.job.mask.text(answer.reason),
+                )
+            )
+            task.home.take_back(task)
+            self._desk.turns.next(task)
+        return asked
+
+    def _is_urgent(self) -> bool:
+        return bool(self._desk.tools.signals.received)
+
+    def _question(self, task: Task) -> str:
+        assert isinstance(task.step.action, Approve)
+        try:
+            text = str(render_value(task.step.action.message, self._desk.view.of(task)))
+        except ExpressionError:
+            text = task.step.action.message
+        return self._desk.job.mask.text(text)
+
+    def pause(self) -> Held | None:
+        """What the run waits for when nothing else is left, if it is for something."""
+        held = [one for _, one in self._parked.values()]
+        if not held:
+            return None
+        cause = held[0].cause
+        times = [one.until for one in held if one.until is not None]
+        reasons = list(dict.fromkeys(one.why for one in held))
+        more = f" and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+        waiting = tuple(name(task.unit) for task in self.questions)
+        return Held(cause=cause, why="; ".join(reasons[:SHOWN]) + more, until=min(times, default=None), waiting=waiting)
