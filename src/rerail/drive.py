@@ -34,6 +34,7 @@ from rerail.kinds import sources
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunLog
 from rerail.prepare import mark_of
+from rerail.stores.inbox import Inbox
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,9 +105,13 @@ def drive(
     workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
     with Signals(executor) as signals:
         tools = _tools(executor, workshop, signals, clock, place)
+        inbox = Inbox(log.directory)
+        tools = msgspec.structs.replace(tools, letters=inbox.take)
         try:
             with HangWatch(recorder, clock):
                 end = Runner(job, tools, recorder).drive(opening)
+            if end.lost is None:
+                inbox.clear()
         finally:
             workshop.close()
             executor.close()

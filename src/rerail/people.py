@@ -14,10 +14,11 @@ from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, S
 from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name
-from rerail.errors import UsageError
+from rerail.errors import RunBusy, UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
 from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
+from rerail.stores import inbox
 
 _SAID = StepMarked | StepJudged | ItemDropped | ItemEdited  # what people say
 
@@ -64,8 +65,13 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
         raise UsageError(f"{name(unit)} does not wait for anybody: it is {known.status}", hint=f"rerail show {run_id}")
     reason = mask_of(ready.pipeline, recording.state.options).text(verdict.reason)
     by, approved = verdict.by, verdict.approved
-    judged = lambda now: [StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason)]  # noqa: E731
-    _change(store, run_id, judged)
+    now = datetime.now(UTC)
+    said = StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason)
+    try:
+        _change(store, run_id, lambda _: [said])
+    except RunBusy:
+        inbox.put(store.directory(run_id), said)
+        return unit, True
     return unit, False
 
 

@@ -12,7 +12,8 @@ from rerail.cli.tables import columns, fitted
 from rerail.cli.terminal import STYLES, Look
 from rerail.core.graph import topological
 from rerail.core.items import Items
-from rerail.core.model import Pipeline, Step
+from rerail.core.model import Approve, Pipeline, Step
+from rerail.core.money import COST, total
 from rerail.core.state import RunState, Unit, UnitState
 from rerail.core.values import Progress
 from rerail.text import one_line
@@ -30,6 +31,7 @@ class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
 
     last_line: str = ""
     progress: Progress | None = None
+    cost: float = 0  # by now
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +115,17 @@ class Board:
         if state.started_at:
             until = frame.now if frame.live else (state.updated_at or frame.now)
             parts.append((f"  {seconds(max((until - state.started_at).total_seconds(), 0.0))}", ""))
-        cost = sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values())
+        cost = total((state.spent.get(COST, 0), *(seen.cost for seen in frame.glimpses.values())))
         if cost:
-            parts.append((f"  {dollars(cost)}", ""))
+            parts.append((f"  {dollars(cost)}{self._of_budget(state)}", ""))
         if not frame.live:
             parts.append((f"  {status}", STYLES.get(status, "")))
         return parts
+
+    def _of_budget(self, state: RunState) -> str:
+        declared = self._pipeline.budget.cost_usd if self._pipeline.budget else None
+        limit = declared if state.options.budget_usd is None else state.options.budget_usd
+        return f" of {dollars(limit)}" if limit else ""
 
     def _spinner(self, frame: Frame) -> str:
         frames = SPINNER[0] if self._look.unicode else SPINNER[1]
@@ -152,6 +159,7 @@ class Board:
             line.append((f"  {self._elapsed(known, frame)}", "dim"))
             if seen.progress is not None:
                 line.append((f"  {self._bar(seen.progress)}", "cyan"))
+            line.append((f"  {dollars(seen.cost)}" if seen.cost else "", "dim"))
             lines.append(self._cut([*line, (f"  {seen.last_line}", "dim")], width))
         return lines
 
@@ -202,10 +210,11 @@ class Board:
         match status:
             case "running":
                 spans += self._glimpse(step, unit, frame) if unit.items is None else []
-                spans.append((dollars(unit.metrics.get("cost_usd", 0)) if unit.items else "", "dim"))
+                spans.append((dollars(self._inside(step, unit, frame)) if unit.items else "", "dim"))
             case "waiting":
                 left = max((unit.retry_at - frame.now).total_seconds(), 0.0) if unit.retry_at else 0.0
-                spans.append((f"again in {seconds(left)}: {_message(unit)}", "yellow"))
+                why = f"{unit.reason}: {_message(unit)}" if unit.refusals else _message(unit)
+                spans.append((f"again in {seconds(left)}: {why}", "yellow"))
             case "failed" | "allowed":
                 spans.append((_message(unit) + (", which is allowed" if status == "allowed" else ""), STYLES[status]))
             case "skipped" | "interrupted":
@@ -216,7 +225,20 @@ class Board:
                 spans.append((dollars(unit.metrics.get("cost_usd", 0)), "dim"))
         return spans
 
+    @staticmethod
+    def _inside(step: Step, unit: UnitState, frame: Frame) -> float:
+        """What a map or loop has cost by now: closed items, open ones, attempts under way."""
+        inside = [
+            known.metrics.get(COST, 0)
+            for name, known in frame.state.units.items()
+            if name[1] is not None and (name[0] == step.id or name[0].startswith(step.id + "/"))
+        ]
+        running = [seen.cost for name, seen in frame.glimpses.items() if name[0].split("/")[0] == step.id]
+        return total((unit.metrics.get(COST, 0), *inside, *running))
+
     def _waiting_for(self, step: Step, frame: Frame) -> str:
+        if isinstance(step.action, Approve) and all(frame.state.unit((need, None)).settled for need in step.needs):
+            return f"waits for a person: rerail approve {frame.run_id} {step.id}"
         unsettled = [need for need in step.needs if not frame.state.unit((need, None)).settled]
         if not frame.live:
             failed = [need for need in unsettled if frame.state.unit((need, None)).status == "failed"]
@@ -233,6 +255,7 @@ class Board:
             spans.append((self._bar(seen.progress), "cyan"))
             left = remaining(seen.progress, unit, frame.now)
             spans.append((f"ETA {seconds(left)}" if left is not None else "", "dim"))
+        spans.append((dollars(seen.cost), "dim"))
         spans.append((seen.last_line, "dim"))
         return spans
 

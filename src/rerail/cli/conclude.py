@@ -36,7 +36,7 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
         say_sum(run_id, "paused", result.state)
         cause = f" ({end.cause})" if end.cause in ("budget", "quota", "approval") else ""
         hint = next_after_pause(end, run_id, result.state, reach(store))
-        raise RunPaused(f"run {run_id} is paused{cause}: {end.reason}{until(end.until)}", hint=hint)
+        raise RunPaused(f"run {run_id} is paused{cause}{until(end.until)}: {end.reason}", hint=hint)
     if end.status == "failed":
         say_dead_letters(run_id, result.state)
         if result.state.error is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from rerail.cli.board import Glimpse
+from rerail.core.money import COST
 from rerail.core.state import RunState, Unit
 from rerail.engine.job import attempt_name
 from rerail.executors import channels
@@ -24,6 +25,7 @@ class Glimpses:
         self._logs = os.path.join(run_dir, "logs")
         self._mark = mark
         self._channels = ""
+        self._costs: dict[str, tuple[int, float]] = {}
 
     def of(self, state: RunState) -> dict[Unit, Glimpse]:
         """One for everything that runs itself, of the first so many."""
@@ -45,8 +47,21 @@ class Glimpses:
     def _glimpse(self, name: str, unit: Unit) -> Glimpse:
         if not (self._channels and os.path.isdir(self._channels)):
             self._channels = channels.directory_of(self._mark())
-        progress = channels.progress(os.path.join(self._channels, name)) if self._channels else None
-        return Glimpse(last_line=self._last_line(name) if unit[1] is None else "", progress=progress)
+        prefix = os.path.join(self._channels, name)
+        progress = channels.progress(prefix) if self._channels else None
+        cost = self._cost(prefix) if self._channels else 0
+        return Glimpse(last_line=self._last_line(name) if unit[1] is None else "", progress=progress, cost=cost)
+
+    def _cost(self, prefix: str) -> float:
+        """What an attempt has cost by now; read again only when it has written more."""
+        try:
+            size = os.stat(prefix + channels.METRICS).st_size
+        except OSError:
+            return 0
+        known = self._costs.get(prefix)
+        if known is None or known[0] != size:
+            self._costs[prefix] = known = (size, channels.usage(prefix).metrics.get(COST, 0))
+        return known[1]
 
     def _last_line(self, name: str) -> str:
         newest, text = 0, ""

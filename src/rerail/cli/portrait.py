@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rerail.cli.durations import age, counted, dollars, seconds
+from rerail.cli.durations import age, counted, dollars, moment, seconds, until
 from rerail.cli.tables import Cell, fitted, table
 from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.items import ItemsRecord
+from rerail.core.words import how_far
 from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
@@ -34,7 +35,8 @@ class Portrait:
     def overview(self, logs: str, notices: Iterable[str]) -> list[str]:
         """What it is and how it stands."""
         known = self._checkpoint
-        why = f": {known.status_reason}" if known.status_reason else ""
+        paused = f" ({known.paused_for})" if known.paused_for else ""
+        why = paused + until(known.paused_until) + (f": {known.status_reason}" if known.status_reason else "")
         rows: list[tuple[str, str, str]] = [
             ("run", known.run_id, "bold"),
             ("fork of", known.parent, ""),
@@ -81,8 +83,10 @@ class Portrait:
         return table(cells, self._look, indent="  ")
 
     def _step(self, step: StepRecord) -> tuple[Cell, ...]:
-        status = "interrupted" if self._status == "crashed" and step.status == "running" else step.status
+        status: str = "interrupted" if self._status == "crashed" and step.status == "running" else step.status
         shown = "allowed" if step.allowed_failure else status
+        if status == "failed" and step.retry_at is not None:
+            shown = status = "waiting"
         style = STYLES.get(shown, "")
         return (
             (step.id if step.item is None else f"{step.id}[{step.item}]", ""),
@@ -120,9 +124,16 @@ class Portrait:
         if step.allowed_failure:
             return f"{step.error.message if step.error else 'failed'}, which is allowed"
         if step.status == "failed" and step.error is not None:
-            return step.error.message
-        if step.status in ("skipped", "interrupted") and step.items is None:
+            again = f"; {step.reason}, not before {moment(step.retry_at)}" if step.refusals and step.retry_at else ""
+            return step.error.message + again
+        if step.status in ("running", "interrupted") and step.items is None:
+            return ", ".join(filter(None, (step.reason if step.status == "interrupted" else "", how_far(step.so_far))))
+        if step.status == "skipped" and step.items is None:
             return step.reason
+        if step.verdict is not None:
+            return step.reason
+        if step.status == "pending" and step.command.startswith("approve: "):
+            return f"waits for a person: {step.command.removeprefix('approve: ')}"
         if step.items is not None and (step.items.total or step.items.carries):
             return progress_of(step.items)
         return msgspec.json.encode(step.outputs).decode() if step.outputs else ""
@@ -168,8 +179,14 @@ def progress_of(items: ItemsRecord) -> str:
     return ", ".join(told)
 
 
-def next_command(run_id: str, reason: str) -> str:
+def next_command(run_id: str, known: Checkpoint) -> str:
     """What to type about a run that is not completed."""
+    if known.paused_for == "quota":
+        return f"rerail resume {run_id} --wait"
+    if known.paused_for == "approval":
+        waiting = [step for step in known.steps if step.status == "pending" and step.command.startswith("approve: ")]
+        return f"rerail approve {run_id} {shlex.quote(waiting[0].id if waiting else 'STEP')}, or reject"
+    reason = known.status_reason
     unknown = re.match(r"the outcome of (.+?)(?:, .*)? is unknown", reason)
     if unknown is None:
         return f"rerail resume {run_id}"

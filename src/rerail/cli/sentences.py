@@ -25,7 +25,7 @@ def sentence(event: ev.Event) -> str:
             return f"run interrupted: {reason}"
         case ev.RunPaused(reason=reason, cause=cause, until=until):
             why = f" ({cause})" if cause else ""
-            return f"run paused{why}: {reason}" + (f", until {moment(until)}" if until else "")
+            return f"run paused{why}{f' until {moment(until)}' if until else ''}: {reason}"
         case ev.RunFinished(status=status, dead_letters=dead):
             return f"run {status}" + (f", {dead} in the dead letter queue" if dead else "")
 
@@ -35,18 +35,19 @@ def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901, PLR0912 - one cas
     match event:
         case ev.StepStarted(attempt=attempt):
             return f"started      {unit}" + (f" (attempt {attempt})" if attempt > 1 else "")
-        case ev.StepCompleted(duration=duration):
-            return f"completed    {unit}  {seconds(duration)}"
+        case ev.StepCompleted(duration=duration, metrics=metrics):
+            cost = f"  {dollars(metrics[COST])}" if COST in metrics else ""
+            return f"completed    {unit}  {seconds(duration)}{cost}"
         case ev.StepFailed(error=error, retry_in=retry_in, allowed=allowed, why=why, refused=refused):
             again = why or (f"again in {seconds(retry_in)}" if retry_in is not None else "")
             again = again.removesuffix(f": {error.message.partition(chr(10))[0]}")
-            after = f"; {again}" if again else ", which is allowed" if allowed else ""
+            after = _cost(event) + (f"; {again}" if again else ", which is allowed" if allowed else "")
             return f"{'refused' if refused else 'failed':<12} {unit}: {error.message}{after}"
         case ev.StepProgressed():
             return _progressed(event, unit)
         case ev.StepInterrupted(reason=reason, attempt=attempt):
             how = "found cut off by a crash" if reason == "crash" else f"cut off by {reason}"
-            return f"interrupted  {unit}: attempt {attempt} {how}"
+            return f"interrupted  {unit}: attempt {attempt} {how}{_cost(event)}"
         case ev.StepSkipped(reason=reason):
             return f"skipped      {unit}: {reason}"
         case ev.StepInvalidated(reason=reason, aside=aside):
@@ -66,6 +67,10 @@ def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901, PLR0912 - one cas
             return f"dropped      {unit} from the dead letter queue, by {by}"
         case ev.ItemEdited(by=by):
             return f"edited       {unit} in the dead letter queue, by {by}"
+
+
+def _cost(event: ev.StepFailed | ev.StepInterrupted) -> str:
+    return f", {dollars(event.metrics[COST])} spent" if event.metrics.get(COST) else ""
 
 
 def _progressed(event: ev.StepProgressed, unit: str) -> str:

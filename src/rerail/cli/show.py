@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import age, dollars, seconds
+from rerail.cli.durations import age, dollars, moment, seconds
 from rerail.cli.options import base_dir, complete_step, find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import printable, say
 from rerail.cli.portrait import Portrait, next_command
@@ -23,6 +23,8 @@ from rerail.core.items import STATUS
 from rerail.core.state import shown_status
 from rerail.errors import UsageError
 from rerail.stores.directory import DirectoryStore
+
+MOST_PARAMS = 4  # that get a column each
 
 # The names of the state that only resume needs; people and scripts are not shown them.
 _INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipeline_sha256", "finished_seq")
@@ -70,7 +72,9 @@ def list_runs(
 
 def _table(rows: list[dict[str, Any]], look: Look) -> None:
     now = datetime.now(UTC)
-    heads = ["RUN", "PIPELINE", "PARAMS", "STATUS", "STEPS", "ITEMS", "COST", "AGE", "TOOK"]
+    params = _shared_params(rows)
+    named = [name.upper() for name in params] if params else ["PARAMS"]
+    heads = ["RUN", "PIPELINE", *named, "STATUS", "STEPS", "ITEMS", "COST", "AGE", "TOOK"]
     cells: list[list[Cell]] = [[(head, "dim") for head in heads]]
     for row in rows:
         status = row["status"]
@@ -78,8 +82,8 @@ def _table(rows: list[dict[str, Any]], look: Look) -> None:
             [
                 (row["run_id"], ""),
                 (row["pipeline"], ""),
-                (" ".join(f"{key}={value}" for key, value in row["params"].items()), "dim"),
-                (f"{look.symbol(status)} {status}", STYLES.get(status, "")),
+                *_params(row, params),
+                (f"{look.symbol(status)} {status}{_waits(row, now)}", STYLES.get(status, "")),
                 (f"{row['steps_completed']}/{row['steps_total']}" if "steps_total" in row else "", ""),
                 (_items(row), ""),
                 (dollars(row.get("total_cost_usd") or 0), ""),
@@ -92,6 +96,26 @@ def _table(rows: list[dict[str, Any]], look: Look) -> None:
     cells = [[line[at] for at in filled] for line in cells]
     lines = table(cells, look, cut=filled.index(2) if 2 in filled else 1)
     sys.stdout.write("".join(line + "\n" for line in lines))
+
+
+def _shared_params(rows: list[dict[str, Any]]) -> list[str]:
+    """The params that get a column each: where all runs have the same few."""
+    names = {tuple(row["params"]) for row in rows if row["status"] != "damaged"}
+    return list(names.pop()) if len(names) == 1 and len(next(iter(names))) <= MOST_PARAMS else []
+
+
+def _params(row: dict[str, Any], columns: list[str]) -> list[Cell]:
+    if columns:
+        return [(str(row["params"].get(name, "")), "") for name in columns]
+    return [(" ".join(f"{key}={value}" for key, value in row["params"].items()), "dim")]
+
+
+def _waits(row: dict[str, Any], now: datetime) -> str:
+    """What a paused run waits for, and until when."""
+    if row["status"] != "paused" or not row.get("paused_for"):
+        return ""
+    until = row.get("paused_until")
+    return f" ({row['paused_for']})" + (f" until {moment(until, now)}" if until else "")
 
 
 def _items(row: dict[str, Any]) -> str:
@@ -145,7 +169,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
         portrait.error(),
     ]
     if recording.state.status != "completed" and not ownership.alive:
-        parts.append([f"next   {next_command(run_id, recording.state.reason)}"])
+        parts.append([f"next   {next_command(run_id, checkpoint)}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
 

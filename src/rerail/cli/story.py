@@ -5,12 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from rerail.cli.durations import dollars, seconds
+from rerail.cli.durations import dollars, moment, seconds
 from rerail.cli.output import say, say_raw
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look
 from rerail.core import events as ev
 from rerail.core.deadletters import dead_letters
+from rerail.core.money import total
 from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
 from rerail.text import one_line, without_escapes
@@ -37,8 +38,12 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
     asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
     for made in (*plan.decisions, *asked, *plan.hooks):
         reason = made.reason + (", unless it comes out the same" if made.unless_same else "")
+        known = state.unit((made.step, None))
+        if known.refusals and known.retry_at is not None and made.decision == "rerun":
+            reason += f", not before {moment(known.retry_at)}"
         reused = made.kept
-        cost = state.unit((made.step, None)).metrics.get("cost_usd", 0) if reused else 0
+        done = reused or made.decision == "continue"
+        cost = state.unit((made.step, None)).metrics.get("cost_usd", 0) if done else 0
         saved = seconds(made.saved_seconds) if made.saved_seconds else ""
         style = _DECISIONS[made.decision]
         rows.append(
@@ -87,12 +92,13 @@ def _levelled(level: str, text: str, look: Look) -> str:
 def say_saved(plan: Plan, state: RunState) -> None:
     """How much of the run does not have to be done again."""
     kept = [made for made in plan.decisions if made.kept]
-    if not kept:
+    done = [made for made in plan.decisions if made.kept or (made.decision == "continue" and made.saved_seconds)]
+    if not done:
         return
     restored = sum(made.decision == "restore" for made in kept)
     rerun = sum(made.decision == "rerun" for made in plan.decisions)
-    saved = sum(made.saved_seconds for made in kept)
-    cost = sum(state.unit((made.step, None)).metrics.get("cost_usd", 0) for made in kept)
+    saved = sum(made.saved_seconds for made in done)
+    cost = total(state.unit((made.step, None)).metrics.get("cost_usd", 0) for made in done)
     money = f" and {dollars(cost)}" if cost else ""
     more = "".join(f", {count} {what}" for count, what in ((restored, "restored"), (rerun, "rerun")) if count)
     say(f"rerail: {len(kept) - restored} of {len(plan.decisions)} steps reused{more}, saving {seconds(saved)}{money}")
@@ -128,9 +134,11 @@ def say_sum(run_id: str, status: str, state: RunState) -> None:
     units = [
         unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
     ]
+    waiting = sum(unit.status == "failed" and unit.retry_at is not None for unit in units)
     counts = {
         "completed": sum(unit.status == "completed" for unit in units),
-        "failed": sum(unit.status == "failed" and not unit.allowed for unit in units),
+        "failed": sum(unit.status == "failed" and not unit.allowed for unit in units) - waiting,
+        "waiting": waiting,
         "failed, which is allowed": sum(unit.status == "failed" and unit.allowed for unit in units),
         "skipped": sum(unit.status == "skipped" for unit in units),
     }

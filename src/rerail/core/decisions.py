@@ -23,7 +23,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
     unless_same: tuple[str, ...] = ()
     changed: bool = False  # its definition was edited since it ran
-    saved_seconds: float = 0.0  # what reusing it saves
+    saved_seconds: float = 0.0  # what reusing it saves, or what of it is done
     flaws: tuple[Flaw, ...] = ()  # where its artifacts do not stand: to be restored, or moved aside before it runs
     item: str | None = None  # of a unit inside a controller
     inner: tuple[Decision, ...] = ()  # about units inside it

@@ -19,12 +19,13 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from rerail.core import words
 from rerail.core.audit import Audit, Flaw
 from rerail.core.decisions import Decision, Verdict, Wishes
 from rerail.core.fingerprint import fingerprint, same_body
 from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.inside import StepIndex, decisions_inside, progress_words, units_inside
-from rerail.core.model import Loop, Map, Step
+from rerail.core.model import Approve, Loop, Map, Step
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import RunState, Unit, UnitState, name
 
@@ -193,7 +194,7 @@ class Making:
             reason += f"; all of it again if {_names(unsettled)} come{'s' if len(unsettled) == 1 else ''} out different"
         if step.id in self._wishes.relisted:
             reason += f"; {self._wishes.relisted[step.id]}"
-        return Decision(step=step.id, decision="continue", reason=reason)
+        return Decision(step=step.id, decision="continue", reason=reason, saved_seconds=unit.worked)
 
     def _edited(self, step: Step, unit: UnitState) -> bool:
         return bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, self._env)
@@ -210,7 +211,7 @@ class Making:
             case "running" | "interrupted":
                 return _cut_off(step, unit)
             case "failed" if not (unit.allowed and step.allow_failure):
-                reason = "failed, which is no longer allowed" if unit.allowed else _failure(unit)
+                reason = "failed, which is no longer allowed" if unit.allowed else words.failed(unit)
                 return Decision(step=step.id, decision="rerun", reason=reason)
             case _:
                 pass
@@ -357,6 +358,8 @@ def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
 
 
 def pending(step: Step, unit: UnitState) -> Decision:
+    if isinstance(step.action, Approve):
+        return Decision(step=step.id, decision="run", reason=unit.reason if unit.verdict else "waits for a person")
     if unit.attempts or unit.completions:
         return Decision(step=step.id, decision="rerun", reason=unit.reason or "its record no longer counts")
     return Decision(step=step.id, decision="run", reason="not started yet")
@@ -364,8 +367,8 @@ def pending(step: Step, unit: UnitState) -> Decision:
 
 def _cut_off(step: Step, unit: UnitState) -> Decision:
     if step.idempotent:
-        return Decision(step=step.id, decision="rerun", reason=f"attempt {unit.attempts} was cut off")
-    reason = f"attempt {unit.attempts} was cut off and the step is not idempotent: nobody knows how far it got"
+        return Decision(step=step.id, decision="rerun", reason=words.cut_off(unit))
+    reason = f"{words.cut_off(unit)} and the step is not idempotent: nobody knows how far it got"
     return Decision(step=step.id, decision="ask", reason=reason)
 
 
@@ -375,15 +378,6 @@ def _reuse_reason(unit: UnitState, *, edited: bool) -> str:
     if unit.status == "failed":
         return "failed, which is allowed"
     return "completed; its definition changed, which --changes keep ignores" if edited else "completed"
-
-
-def _failure(unit: UnitState) -> str:
-    if unit.retry_at is not None:
-        return f"attempt {unit.attempts} failed and was to be repeated"
-    if unit.reason.startswith("marked"):
-        return unit.reason
-    message = unit.error.message.splitlines()[0] if unit.error and unit.error.message else "failed"
-    return f"failed: {message}"
 
 
 def _names(steps: list[str]) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 from rerail.core.checkpoint import total_cost, total_tokens
 from rerail.core.deadletters import dead_letters
-from rerail.core.events import Failure
+from rerail.core.events import Failure, PauseCause
 from rerail.core.model import RunHeader
 from rerail.core.state import RunState, name
 
@@ -38,6 +38,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     items_done: int = 0  # of all maps
     items_total: int = 0
     dead_letters: int = 0
+    paused_for: PauseCause = ""
+    paused_until: datetime | None = None
 
 
 def summary_of(header: RunHeader, state: RunState) -> Summary:
@@ -76,4 +78,6 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         items_done=sum(items.closed for items in maps),
         items_total=sum(items.total for items in maps),
         dead_letters=sum(1 for _ in dead_letters(state)),
+        paused_for=state.cause,
+        paused_until=state.until,
     )

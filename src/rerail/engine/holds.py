@@ -159,6 +159,23 @@ class Holds:
         """The `approve` steps that wait for an answer."""
         return [task for task, held in self._parked.values() if held.cause == "approval"]
 
+    def read_letters(self) -> None:
+        """Take up what people elsewhere have answered."""
+        if not self._approves:
+            return
+        for said in self._desk.tools.letters():
+            known = self._desk.state.unit(said.unit)
+            fresh = known.finished_at is None or said.at > known.finished_at  # else it was acted on before
+            if fresh and known.status in ("pending", "failed", "interrupted"):
+                self._answered(said.unit, said)
+
+    def _answered(self, unit: Unit, said: ev.StepJudged) -> None:
+        self._desk.recorder.stage(said)
+        if unit in self._parked:
+            task, _ = self._parked.pop(unit)
+            task.home.take_back(task)
+            self._desk.turns.next(task)
+
     def ask(self, ask: Ask) -> bool:
         """Ask a person who is there; whether anything was answered."""
         asked = False
@@ -168,19 +185,9 @@ class Holds:
             if answer.approved is None:
                 continue
             asked = True
-            del self._parked[task.unit]
-            self._desk.recorder.stage(
-                ev.StepJudged(
-                    at=self._desk.clock.now(),
-                    step=step,
-                    item=item,
-                    approved=answer.approved,
-                    by=answer.by,
-                    reason=self._desk.job.mask.text(answer.reason),
-                )
-            )
-            task.home.take_back(task)
-            self._desk.turns.next(task)
+            reason, at = self._desk.job.mask.text(answer.reason), self._desk.clock.now()
+            said = ev.StepJudged(at=at, step=step, item=item, approved=answer.approved, by=answer.by, reason=reason)
+            self._answered(task.unit, said)
         return asked
 
     def _is_urgent(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from rerail.core.decisions import Changes, Plan
-from rerail.core.events import Event, PauseCause
+from rerail.core.events import Event, PauseCause, StepJudged
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source
 from rerail.core.state import Unit
@@ -85,6 +85,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     find: Find
     source: Callable[[Source, Scope], Any]  # what a map fans out over, as it is now; raises ListingError
     ask: Ask | None = None  # asks a person who is there
+    letters: Callable[[], Sequence[StepJudged]] = tuple  # what people elsewhere have said since
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

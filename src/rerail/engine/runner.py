@@ -73,6 +73,7 @@ class Runner:
         self._recorder.stage(opening)
         self._past.settle(self._root)
         self._holds.restore()
+        self._holds.read_letters()
         put_back(self._recorder, self._state, self._job.work_dir)
         self._stopping.mind_purse()
         self._loop()
@@ -289,6 +290,8 @@ class Runner:
             self._take_ends()
         if not self._final_status:
             self._stopping.mind_purse()
+        if self._holds.questions:
+            self._holds.read_letters()
         now = self._clock.monotonic()
         if now - self._last_interval >= self._job.pipeline.checkpoint.interval:
             self._last_interval = now
@@ -329,7 +332,7 @@ class Runner:
         snapshot_due = self._recorder.snapshot_due()
         if snapshot_due is not None:  # while a long step runs, checkpoint.json catches up
             patience = min(patience, snapshot_due - now)
-        if self._files.busy:
+        if self._files.busy or self._holds.questions:
             patience = min(patience, 1.0)
         used_up = self._stopping.purse.due()
         if used_up is not None and not self._is_stopping():

@@ -67,11 +67,7 @@ class Channels:
     def seen(self, name: str) -> tuple[Usage, Progress | None]:
         """What an attempt that runs has counted by now, and how far it says it is."""
         prefix = os.path.join(self._directory, name)
-        try:
-            usage, _ = parse_metrics(_take(prefix + METRICS))
-        except ValueError:
-            usage = Usage()
-        return usage, progress(prefix)
+        return usage(prefix), progress(prefix)
 
     def of(self, name: str) -> tuple[str, dict[str, str]]:
         """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
@@ -129,6 +125,14 @@ def collect(prefix: str) -> Handed:
     finally:
         drop(prefix + ending for ending in (OUTPUT, PROGRESS, _ERROR))
     return handed
+
+
+def usage(prefix: str) -> Usage:
+    """What a running attempt has counted by now."""
+    try:
+        return parse_metrics(_take(prefix + METRICS))[0]
+    except ValueError:
+        return Usage()
 
 
 def progress(prefix: str) -> Progress | None:

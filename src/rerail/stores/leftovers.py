@@ -38,7 +38,7 @@ def _remove_abandoned(path: str) -> None:
 
 def refuse_links(path: str) -> None:
     """Nothing is written through a link that somebody put where a directory of ours should be."""
-    for name in ("logs", "history", "results", "staging", "aside"):
+    for name in ("logs", "history", "results", "staging", "aside", "inbox"):
         place = os.path.join(path, name)
         if os.path.islink(place):
             raise StateDamaged(f"{place}: is a link, and state is never written through one", hint=f"rm {place}")

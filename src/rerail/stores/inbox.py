@@ -1,0 +1,55 @@
+"""What people say to a run while another process drives it: letters in its directory, which that process takes up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+
+import msgspec
+
+from rerail import durable
+from rerail.core.events import StepJudged
+
+INBOX = "inbox"
+_ENDING = ".json"
+MOST_BYTES = 100_000
+
+
+def put(run_dir: str, said: StepJudged) -> None:
+    """Leave a letter; durable on return."""
+    place = os.path.join(run_dir, INBOX)
+    durable.make_dir(place)
+    durable.replace_file(os.path.join(place, f"{secrets.token_hex(8)}{_ENDING}"), msgspec.json.encode(said))
+
+
+class Inbox:
+    """The letters to one run, for the process that drives it."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._place = os.path.join(run_dir, INBOX) if run_dir else ""
+        self._taken: list[str] = []
+
+    def take(self) -> list[StepJudged]:
+        """Letters that have arrived. Those of the last time are removed: whoever asks again has recorded them."""
+        self.clear()
+        try:
+            names = sorted(os.listdir(self._place)) if self._place else []
+        except OSError:
+            return []
+        return [said for name in names if name.endswith(_ENDING) for said in self._read(os.path.join(self._place, name))]
+
+    def clear(self) -> None:
+        """Remove the letters that were taken: what they say is recorded."""
+        for path in self._taken:
+            with contextlib.suppress(OSError):
+                durable.remove_file(path)
+        self._taken = []
+
+    def _read(self, path: str) -> list[StepJudged]:
+        self._taken.append(path)  # also what cannot be read: nobody else will
+        try:
+            with open(path, "rb") as file:
+                return [msgspec.json.decode(file.read(MOST_BYTES), type=StepJudged)]
+        except (OSError, msgspec.DecodeError):
+            return []
