@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tests.crash import figures
+from tests.wrong_clock import set_clock, wrong_clock  # noqa: F401 - fixtures
 
 RERAIL = (sys.executable, "-m", "rerail")
 

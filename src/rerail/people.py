@@ -59,7 +59,7 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
     """
     recording = store.read(run_id)
     ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
-    unit = _approve_step(ready.pipeline, step, run_id)
+    unit = _approve_step(ready.pipeline, recording.state, step, run_id)
     known = recording.state.unit(unit)
     if known.status in ("completed", "skipped", "running"):
         raise UsageError(f"{name(unit)} does not wait for anybody: it is {known.status}", hint=f"rerail show {run_id}")
@@ -75,13 +75,17 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
     return unit, False
 
 
-def _approve_step(pipeline: Pipeline, text: str, run_id: str) -> Unit:
-    steps = {step.id for _, step in every_step(pipeline) if isinstance(step.action, Approve)}
-    named = re.fullmatch(r"([^\[]+)\[(.*)\]", text, re.DOTALL)
-    unit: Unit = (named[1], named[2]) if named else (text, None)
+def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -> Unit:
+    steps = {step.id: depth for depth, step in every_step(pipeline) if isinstance(step.action, Approve)}
+    given = re.fullmatch(r"([^\[]+)\[(.*)\]", text, re.DOTALL)
+    unit: Unit = (given[1], given[2]) if given else (text, None)
     if unit[0] not in steps:
         there = f"it has {', '.join(sorted(steps)[:12])}" if steps else "it has none that waits for a person"
         raise UsageError(f"run {run_id} has no `approve` step {text!r}; {there}", hint=f"rerail show {run_id}")
+    begun = sorted(item for item in state.inner if len(item.split("::")) == steps[unit[0]])
+    if unit[1] not in (begun if steps[unit[0]] else [None]):
+        named = f"name one of its items, such as {unit[0]}[{begun[0]}]" if begun else "it has no such item"
+        raise UsageError(f"{text!r} is no `approve` step of run {run_id}: {named}", hint=f"rerail show {run_id}")
     return unit
 
 

@@ -36,7 +36,7 @@ _SHORT = {
 @click.option("--since", default="", metavar="D", help="Only what was spent since a day (2026-11-01) or for a time (7d).")
 @click.option(
     "--by",
-    type=click.Choice(["step", "model", "day", "run", "pipeline"]),
+    type=click.Choice(["step", "item", "model", "day", "run", "pipeline"]),
     help="What to add up by. By default steps of one run, else runs.",
 )
 @json_option("Print every sum, and every attempt it is made of, as JSON.")

@@ -14,8 +14,9 @@ import msgspec
 from rerail.core import events as ev
 from rerail.core.events import Event, Metrics
 from rerail.core.money import COST, added, plus
+from rerail.core.units import name
 
-By = Literal["step", "model", "day", "run", "pipeline"]
+By = Literal["step", "item", "model", "day", "run", "pipeline"]
 UNKNOWN_MODEL = "(no model)"
 
 
@@ -58,7 +59,7 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
             case ev.StepFailed():
                 status, seconds = "failed", event.duration
             case ev.StepInterrupted():
-                status, seconds = "interrupted", 0.0
+                status, seconds = "interrupted", event.elapsed
             case _:
                 continue
         if not event.metrics:
@@ -100,6 +101,7 @@ def overall(ledger: Iterable[Entry]) -> Sum:
 
 _KEYS: dict[str, Callable[[Entry], str]] = {
     "step": lambda entry: entry.step,
+    "item": lambda entry: name((entry.step, entry.item)),  # an iteration of a loop is one too
     "day": lambda entry: entry.at.date().isoformat(),
     "run": lambda entry: entry.run_id,
     "pipeline": lambda entry: entry.pipeline,
@@ -110,14 +112,14 @@ def _add_models(found: dict[str, Sum], entry: Entry) -> None:
     rest = dict(entry.metrics)
     for model, metrics in entry.models.items():
         _add(found, model, entry, metrics)
-        for name, value in metrics.items():
-            rest[name] = plus(rest.get(name, 0), -value)
+        for metric, value in metrics.items():
+            rest[metric] = plus(rest.get(metric, 0), -value)
     if any(rest.values()):
         _add(found, UNKNOWN_MODEL, entry, rest)
 
 
-def _add(found: dict[str, Sum], name: str, entry: Entry, metrics: Metrics) -> None:
-    _count(found.setdefault(name, Sum(name=name)), entry, metrics)
+def _add(found: dict[str, Sum], key: str, entry: Entry, metrics: Metrics) -> None:
+    _count(found.setdefault(key, Sum(name=key)), entry, metrics)
 
 
 def _count(total: Sum, entry: Entry, metrics: Metrics) -> None:

@@ -15,6 +15,7 @@ import msgspec
 Refusal = Literal["quota", "overloaded", "rate limit"]
 
 TRY_LATER: Final = 75  # EX_TEMPFAIL of sysexits.h: "a failure that is temporary; try again later"
+MOST_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" is just over here
 MOST_AHEAD: Final = timedelta(days=31)  # a time further away is a misunderstanding
 
 
@@ -115,8 +116,8 @@ def told_until(text: str, now: datetime) -> datetime | None:
     """When the service may be asked again, if it said so. `now` is in the zone of this machine."""
     for read in (_header, _http_date, _span, _epoch, _iso, _clock):
         found = read(text, now)
-        if found is not None and now < found <= now + MOST_AHEAD:  # one that is over tells nothing
-            return found
+        if found is not None and now - MOST_SKEW < found <= now + MOST_AHEAD:  # one that is long over tells nothing
+            return max(found, now)
     return None
 
 

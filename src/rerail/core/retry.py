@@ -111,7 +111,7 @@ def _until(limit: Limit, policy: Retry, around: Circumstances) -> float:
     """Seconds to wait after a refusal: as long as was said, or longer and longer."""
     if limit.until is not None:
         told = (limit.until - around.at).total_seconds()
-        return told + around.dice * min(told / 10, MOST_SPREAD)
+        return max(told + around.dice * min(told / 10, MOST_SPREAD), backoff(policy, around.refusals + 1, around.dice))
     if limit.name == "quota" or around.refusals >= MOST_REFUSALS:
         return LONG_WAIT * (1 + around.dice / 10)
     return backoff(policy, around.refusals + 1, around.dice)

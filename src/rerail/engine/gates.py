@@ -1,7 +1,9 @@
 """A gate: how fast the attempts of one step may follow each other, after the service they use refused one of them.
 
-One refusal slows all: nothing new of the step starts until the gate opens, then half as many at once as before, and one
-more for each that gets through. Holds no clock and does no I/O; times are given to it.
+One refusal slows all: nothing new of the step starts until the gate opens, and then one tries. When it has got through,
+half as many as before may be under way, at half the pace; each that gets through lets one more be under way, and the next
+start a little sooner. So the step finds the pace that the service allows, whatever that is. Holds no clock and does no
+I/O; times are given to it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from datetime import datetime
 from typing import Final
 
 MOST_SPREAD: Final = 10.0  # seconds
+MOST_GAP: Final = 60.0  # seconds
+SOONER: Final = 0.9  # what a gap shrinks to when one gets through
+NO_GAP: Final = 0.005  # seconds below which there is none
 
 
 class Gate:
@@ -18,10 +23,12 @@ class Gate:
     def __init__(self) -> None:
         self.opens = float("-inf")  # on the monotonic clock
         self.opens_at: datetime | None = None  # the same for people, and for a clock that was put forward
-        self.width = 1  # how many may be under way
+        self.width = 1  # how many may be under way once one has got through
         self.full = 1  # how many were, before the first refusal
+        self.gap = 0.0  # seconds between two starts
         self.refusals = 0  # in a row, those that arrived together counted once
         self.name = ""
+        self._next = float("-inf")  # when the next may start
         self._delay = 0.0
 
     def refuse(self, now: float, delay: float, at: datetime, under_way: int) -> None:
@@ -29,19 +36,26 @@ class Gate:
         if not self.is_closed(now):  # those that were sent off together are refused together, which is one refusal
             self.full = max(self.full, under_way)
             self.width = max(under_way // 2, 1)
+            self.gap = min(self.gap * 2 or delay / under_way, MOST_GAP)
             self.refusals += 1
         if now + delay > self.opens:
             self.opens, self.opens_at, self._delay = now + delay, at, delay
+
+    @property
+    def allowed(self) -> int:
+        """How many may be under way now: until one has got through, one that tries."""
+        return 1 if self.refusals else self.width
 
     def let_through(self) -> None:
         """An attempt got through."""
         self.refusals = 0
         self.width += 1
+        self.gap = self.gap * SOONER if self.gap > NO_GAP else 0.0
 
     @property
     def is_over(self) -> bool:
         """Whether it makes no difference any more."""
-        return self.refusals == 0 and self.width >= self.full
+        return self.refusals == 0 and self.width >= self.full and not self.gap
 
     def is_closed(self, now: float) -> bool:
         """Whether a refusal that arrives now is one of those that closed it."""
@@ -50,6 +64,14 @@ class Gate:
     def turn(self, dice: float) -> float:
         """When one of those that wait may try: not all at the same moment."""
         return self.opens + dice * min(self._delay / 2, MOST_SPREAD)
+
+    def wait_for_pace(self, now: float) -> float | None:
+        """When the next may start, if not now."""
+        return self._next if now < self._next else None
+
+    def start(self, now: float, dice: float) -> None:
+        """One starts: the next not before a gap."""
+        self._next = now + self.gap * (0.75 + dice / 2)
 
     def put_forward(self, now: float, at: datetime) -> bool:
         """Open it if the time for people has come although the monotonic clock stood still; whether that is so."""

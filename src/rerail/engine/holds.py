@@ -97,10 +97,17 @@ class Holds:
             else:
                 self._desk.turns.wait(task, gate.turn(self._desk.tools.dice()))
             return True
-        if task.controls or self._under_way(task.step.id) < gate.width:
+        if task.controls:
             return False
-        self._queues.setdefault(task.step.id, []).append(task)
-        return True
+        if self._under_way(task.step.id) >= gate.allowed:
+            self._queues.setdefault(task.step.id, []).append(task)
+            return True
+        due = gate.wait_for_pace(now)
+        if due is not None:
+            self._desk.turns.wait(task, due)
+            return True
+        gate.start(now, self._desk.tools.dice())
+        return False
 
     def _park(self, task: Task, held: Held, *, aside: bool = False) -> None:
         self._parked[task.unit] = (task, held)

@@ -1,0 +1,210 @@
+"""When to try again, and why: laws of the decision, what services say, and gates."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerail.core.limits import MOST_AHEAD, refused, told_until
+from rerail.core.model import RateLimit, Retry, Run, Step
+from rerail.core.retry import MOST_LONG_REFUSALS, MOST_REFUSALS, Circumstances, Symptoms, decide
+from rerail.engine.gates import Gate
+
+NOW = datetime(2026, 11, 16, 11, 30, tzinfo=UTC)
+
+# What is said, what that is, and how many seconds it asks for.
+SAID = [
+    ("API rate limit exceeded", "rate limit", None),
+    ("Error: 429 Too Many Requests\nRetry-After: 30", "rate limit", 30),
+    ("status code: 429", "rate limit", None),
+    ("HTTP/1.1 429", "rate limit", None),
+    ("rate limited; retry after 2 minutes", "rate limit", 120),
+    ("anthropic.RateLimitError: slow", "rate limit", None),
+    ("botocore: ThrottlingException", "rate limit", None),
+    ("Rate limit reached for m on tokens per min (TPM): Limit 10000. Please try again in 6.5s.", "rate limit", 6.5),
+    ("Quota exceeded for quota metric 'Read requests per minute'", "rate limit", None),
+    ("rateLimitExceeded, please retry in 350ms", "rate limit", 0.35),
+    ("too many requests, wait 2 minutes and 5 seconds", "rate limit", 125),
+    ("rate limit exceeded; x-ratelimit-reset: 1794830400", "rate limit", 1794830400 - NOW.timestamp()),
+    ('{"error": {"code": 429, "status": "x"}, "details": [{"retryDelay": "34s"}]}', "rate limit", 34),
+    ("overloaded_error: Overloaded", "overloaded", None),
+    ("HTTP 529", "overloaded", None),
+    ("the model is currently overloaded, retry-after-ms: 1500", "overloaded", 1.5),
+    ("usage limit reached|1794830400", "quota", 1794830400 - NOW.timestamp()),
+    ("You've hit your limit · resets 3pm (Europe/London)", "quota", 3.5 * 3600),
+    ("You've hit your usage limit. Try again at 3:51 PM.", "quota", 4 * 3600 + 21 * 60),
+    ("5-hour limit reached ∙ resets 2am", "quota", 14.5 * 3600),
+    ("Weekly limit reached ∙ resets Nov 20, 9am (UTC)", "quota", 3 * 86400 + 21.5 * 3600),
+    ("usage limit reached. Try again in 4 days 22 hours 5 minutes.", "quota", 4 * 86400 + 22 * 3600 + 300),
+    ("quota exceeded, resets at 2026-11-16T15:00:00Z", "quota", 3.5 * 3600),
+    ("Your quota will reset after 13h46m9s. Quota exceeded.", "quota", 13 * 3600 + 46 * 60 + 9),
+    ("RESOURCE_EXHAUSTED", "quota", None),
+    ("You exceeded your current quota, please check your plan", "quota", None),
+    ("too many requests\nRetry-After: Mon, 16 Nov 2026 12:00:00 GMT", "rate limit", 1800),
+    ("usage limit reached|1700000000", "quota", None),  # a time that is over tells nothing
+]
+NOT_SAID = [
+    "FAILED tests/test_api.py::test_429 - assert 200 == 429",
+    "tests/test_rate_limit.py .... 3 failed",
+    "connection refused",
+    "exited with code 1",
+    "limit: 10 items",
+    "line 529: syntax error",
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "seconds"), SAID, ids=[text[:40] for text, _, _ in SAID])
+def test_what_services_say_is_understood(text: str, kind: str, seconds: float | None) -> None:
+    assert refused(text, "", 1) == kind
+    until = told_until(text, NOW)
+    assert (until and (until - NOW).total_seconds()) == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize("text", NOT_SAID)
+def test_what_only_looks_like_it_is_none(text: str) -> None:
+    assert refused(text, "ExitCode", 1) is None
+
+
+def test_an_exit_code_and_an_exception_say_it_too() -> None:
+    assert refused("", "", 75) == "rate limit"
+    assert refused("", "RateLimitError", None) == "rate limit"
+
+
+@given(st.text(max_size=300), st.timedeltas(timedelta(0), timedelta(days=1)), st.integers(-12, 12))
+def test_a_told_time_is_ahead_and_not_too_far(text: str, later: timedelta, zone: int) -> None:
+    at = (NOW + later).astimezone(timezone(timedelta(hours=zone)))
+    for said in (text, f"try again in {text}", f"resets at {text}", f"retry-after: {text}"):
+        until = told_until(said, at)
+        assert until is None or at <= until <= at + MOST_AHEAD
+
+
+POLICIES = st.builds(
+    Retry,
+    attempts=st.integers(1, 12),
+    backoff=st.sampled_from(["fixed", "linear", "exponential"]),
+    delay=st.floats(0, 1e4),
+    max_delay=st.floats(0, 1e4),
+    jitter=st.booleans(),
+    on=st.sampled_from([(), ("rate_limit",), ("timeout",), (7,)]),
+)
+STEPS = st.builds(
+    Step,
+    id=st.just("a"),
+    action=st.just(Run(script="x")),
+    retry=POLICIES,
+    idempotent=st.booleans(),
+    rate_limit=st.builds(RateLimit, recognised=st.booleans()),
+)
+SYMPTOMS = st.builds(
+    Symptoms,
+    message=st.sampled_from(["exited with code 1", "timed out"]),
+    type=st.sampled_from(["ExitCode", "Timeout"]),
+    exit_code=st.sampled_from([1, 7, 75, None]),
+    stderr=st.sampled_from(["", *(text for text, _, _ in SAID), *NOT_SAID]),
+    retryable=st.booleans(),
+)
+AROUND = st.builds(
+    Circumstances,
+    failures=st.integers(1, 20),
+    refusals=st.integers(0, 30),
+    at=st.just(NOW),
+    dice=st.floats(0, 1, exclude_max=True),
+    over_budget=st.sampled_from(["", "the budget of a is spent"]),
+)
+
+
+@given(STEPS, SYMPTOMS, AROUND)
+def test_laws_of_the_decision(step: Step, symptoms: Symptoms, around: Circumstances) -> None:
+    decision = decide(step, symptoms, around)
+
+    assert decision == decide(step, symptoms, around), "the same question has one answer"
+    assert decision.why
+    if decision.delay is None:
+        assert not decision.refused
+        return
+    assert symptoms.retryable, "what is not worth repeating is not repeated"
+    assert math.isfinite(decision.delay)
+    assert decision.delay >= 0
+    assert decision.why.startswith("attempt ")
+    assert ("once there is budget" in decision.why) == bool(around.over_budget)
+    if decision.limit is None:
+        assert around.failures < step.retry.attempts, "a policy ends"
+        assert decision.delay <= step.retry.max_delay
+        return
+    assert step.rate_limit.recognised
+    assert step.idempotent or step.retry.attempts > 1, "nobody said that it may be repeated"
+    assert around.refusals < MOST_LONG_REFUSALS, "nobody is asked for ever"
+    told = told_until(symptoms.text, NOW)
+    if told is not None:
+        assert decision.delay >= (told - NOW).total_seconds(), "not before it may be asked"
+
+
+def test_a_refusal_in_words() -> None:
+    step = Step(id="a", action=Run(script=""), retry=Retry(attempts=4, delay=7, jitter=False))
+    refusal = Symptoms(message="exited with code 1", stderr="429 Too Many Requests")
+    around = Circumstances(failures=1, at=NOW, dice=0.5)
+    assert decide(step, refusal, around).why == "attempt 2 of 4 in 7 s: rate limit"
+    plain = Symptoms(message="exited with code 3")
+    assert decide(step, plain, around).why == "attempt 2 of 4 in 7 s: exited with code 3"
+    assert decide(step, plain, Circumstances(failures=4, at=NOW, dice=0.5)).why == "all 4 attempts failed"
+
+
+def test_without_a_policy_refusals_are_waited_for_ever_longer_and_then_no_more() -> None:
+    step, refusal = Step(id="a", action=Run(script="")), Symptoms(stderr="rate limit exceeded")
+
+    def delay(refusals: int) -> float | None:
+        return decide(step, refusal, Circumstances(failures=1, refusals=refusals, at=NOW, dice=0.5)).delay
+
+    waits = [delay(refusals) for refusals in range(MOST_LONG_REFUSALS)]
+    assert all(wait is not None for wait in waits[: MOST_LONG_REFUSALS - 1])
+    assert [wait for wait in waits[:MOST_REFUSALS] if wait] == sorted(wait for wait in waits[:MOST_REFUSALS] if wait)
+    assert (waits[MOST_REFUSALS] or 0) >= 900
+    assert delay(MOST_LONG_REFUSALS) is None
+
+
+def test_a_policy_that_speaks_of_refusals_bounds_them() -> None:
+    step = Step(id="a", action=Run(script=""), retry=Retry(attempts=3, on=("rate_limit",)))
+    refusal = Symptoms(stderr="rate limit exceeded")
+    decisions = [decide(step, refusal, Circumstances(failures=1, refusals=n, at=NOW, dice=0.5)) for n in range(3)]
+    assert [one.delay is None for one in decisions] == [False, False, True]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 100), st.floats(0.001, 1000), st.integers(1, 64)), max_size=40))
+def test_laws_of_a_gate(happened: list[tuple[bool, float, float, int]]) -> None:
+    gate, now = Gate(), 0.0
+    for passes, later, delay, under_way in happened:
+        now += later
+        closed, opens, width, refusals = gate.is_closed(now), gate.opens, gate.width, gate.refusals
+        if passes:
+            gap = gate.gap
+            gate.let_through()
+            assert gate.gap <= gap
+            assert gate.refusals == 0
+            assert gate.width == width + 1
+            assert gate.opens == opens, "who was under way does not open it"
+            continue
+        gate.refuse(now, delay, NOW, under_way)
+        assert gate.opens >= max(opens, now + delay), "it never opens sooner than anybody was told"
+        if closed:
+            assert (gate.width, gate.refusals) == (width, refusals), "those refused together are one refusal"
+        else:
+            assert gate.refusals == refusals + 1
+            assert gate.width == max(under_way // 2, 1)
+            assert 0 < gate.gap <= 60
+        gate.start(now, 0.5)
+        assert (gate.wait_for_pace(now) or now) >= now
+        assert gate.wait_for_pace(now + gate.gap * 1.25 + 1e-6) is None
+        assert gate.opens <= gate.turn(0.5) <= gate.opens + 10
+
+
+def test_a_gate_whose_time_has_come_by_the_clock_on_the_wall_opens() -> None:
+    gate = Gate()
+    gate.refuse(100.0, 3600, NOW + timedelta(hours=1), 1)
+    assert not gate.put_forward(101.0, NOW + timedelta(minutes=59))
+    assert gate.is_closed(101.0)
+    assert gate.put_forward(102.0, NOW + timedelta(hours=2))
+    assert not gate.is_closed(102.0)

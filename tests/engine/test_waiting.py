@@ -1,0 +1,331 @@
+"""Rate limits, quotas and people: what is waited for, by whom, and what is paused. The meter of the model is outside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Project, eventually
+from tests.wrong_clock import SetClock
+
+MODEL = Path(__file__).parent.parent.parent / "examples" / "lessons" / "model"
+WORKERS = 8
+
+
+@pytest.fixture
+def meter(project: Project) -> Callable[..., list[float]]:
+    """The times at which something happened to the model."""
+    shutil.copy(MODEL, project.root / "model")
+    file = project.root.parent / "meter"
+    project.env |= {"MODEL_METER": str(file), "MODEL_PACE": "0", "MODEL_CENTS": "1"}
+
+    def read(what: str = "called") -> list[float]:
+        lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return [float(words[0]) for words in lines if what in words]
+
+    return read
+
+
+def test_a_storm_of_refusals_slows_all_workers_together_and_everything_gets_done(
+    project: Project, meter: Callable[..., list[float]]
+) -> None:
+    project.env["MODEL_PER_S"] = "4"
+    project.pipeline(f"""
+steps:
+  - id: calls
+    map: {{over: {json.dumps([str(n) for n in range(24)])}, parallel: {WORKERS}}}
+    steps:
+      - retry: {{delay: 0.2s, max_delay: 2s}}
+        run: ./model ${{{{ item }}}} && echo ${{{{ item }}}} >> "$LEDGER"
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert sorted(project.ledger(), key=int) == [str(n) for n in range(24)], "each item once"
+    refused = meter("refused")
+    assert len(refused) >= 2, "there was no storm"
+    assert len(meter()) == 24 + len(refused)
+    # Where everybody minds only his own refusals there are about 60 of them.
+    assert len(refused) < 45, "they did not slow down together"
+
+
+def test_when_the_time_has_come_one_tries_first(project: Project, meter: Callable[..., list[float]]) -> None:
+    until = quota(project, 2)
+    project.env |= {"MODEL_PACE": "0.3"}
+    project.pipeline(f"""
+steps:
+  - id: calls
+    map: {{over: {json.dumps([str(n) for n in range(WORKERS)])}, parallel: {WORKERS}}}
+    steps: [{{run: './model ${{{{ item }}}} && echo ${{{{ item }}}} >> "$LEDGER"'}}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert sorted(project.ledger(), key=int) == [str(n) for n in range(WORKERS)]
+    assert len(meter("refused")) >= WORKERS
+    after = [at for at in meter() if at >= until]
+    through = meter("paid")[0]
+    assert len(after) == WORKERS
+    assert sum(at < through for at in after) == 1, "a herd came when the gate opened"
+
+
+def test_without_any_policy_a_rate_limit_is_no_failure(project: Project, meter: Callable[..., list[float]]) -> None:
+    project.env["MODEL_PER_S"] = "1"
+    project.pipeline('steps: [{id: a, run: "./model a"}, {id: b, run: "./model b"}]')
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert "refused      b: exited with code 1; attempt 2 of 2 in " in done.stderr
+    assert " s: rate limit" in done.stderr
+    assert "refusals" not in project.json("show", "r")["steps"][1], "it got through"
+
+
+def test_a_step_says_what_else_is_a_refusal_and_can_say_that_nothing_is(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: own
+    rate_limit: {on: [9, "busy, come back"]}
+    retry: {delay: 0.05s}
+    run: |
+      echo "$RERAIL_ATTEMPT" >> "$LEDGER"
+      case $RERAIL_ATTEMPT in 1) exit 9;; 2) echo "we are busy, come back later" >&2; exit 1;; esac
+  - {id: off, rate_limit: false, run: "echo rate limit exceeded >&2; echo off >> $LEDGER; exit 1"}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert project.ledger() == ["1", "2", "3", "off"]
+
+
+def test_what_must_not_be_repeated_is_not_because_of_a_refusal(project: Project) -> None:
+    project.pipeline(
+        'steps: [{id: a, idempotent: false, run: "echo a >> $LEDGER; echo rate limit exceeded >&2; exit 1"}]'
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert project.ledger() == ["a"]
+
+
+# Quota
+
+
+def quota(project: Project, seconds: float) -> float:
+    """The model refuses everything for so long."""
+    until = time.time() + seconds
+    (project.root / "quota").write_text(repr(until))
+    project.env["MODEL_QUOTA"] = str(project.root / "quota")
+    return until
+
+
+LESSONS = """
+checkpoint: {interval: 0.1s}
+steps:
+  - {id: other, needs: [], run: "echo other >> $LEDGER"}
+  - id: lessons
+    needs: []
+    map: {over: [a, b, c], parallel: 2}
+    steps: [{run: './model ${{ item }} && echo ${{ item }} >> "$LEDGER"'}]
+  - {id: after, needs: [lessons, other], run: "echo after >> $LEDGER"}
+"""
+
+
+def paused_until(project: Project) -> float:
+    (row,) = project.json("list")
+    assert (row["status"], row["paused_for"]) == ("paused", "quota")
+    return datetime.fromisoformat(row["paused_until"]).timestamp()
+
+
+def test_a_long_quota_pauses_the_run_until_then(
+    project: Project, meter: Callable[..., list[float]], set_clock: SetClock
+) -> None:
+    until = quota(project, 3600)
+    project.pipeline(LESSONS)
+    paused = project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+
+    assert "run r is paused (quota) until " in paused.stderr
+    assert "quota of lessons" in paused.stderr
+    assert "next: rerail resume r --wait" in paused.stderr
+    assert until - 1 <= paused_until(project) <= until + 15
+    shown = datetime.fromtimestamp(paused_until(project)).astimezone().strftime("%H:%M")
+    assert f"paused (quota) until {shown}" in project.rerail("list", check=0).stdout or "-" in shown
+    assert project.ledger() == ["other"], "whatever needs no model is done"
+    calls = len(meter())
+    assert calls <= 2
+
+    set_clock(1800)
+    early = project.rerail("resume", "r", check=5)
+    assert "paused (quota) until " in early.stderr
+    assert len(meter()) == calls, "it was asked before its time"
+    assert abs(paused_until(project) - until) < 20, "the time it waits for does not move"
+
+    set_clock(3640)
+    project.rerail("resume", "r", check=0)
+    assert sorted(project.ledger()) == ["a", "after", "b", "c", "other"]
+
+
+def test_a_clock_that_was_set_back_makes_no_wait_longer(
+    project: Project, meter: Callable[..., list[float]], set_clock: SetClock
+) -> None:
+    quota(project, 1000)
+    project.pipeline(LESSONS)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    set_clock(-86400 * 30)
+    project.rerail("resume", "r", check=5)
+
+    assert paused_until(project) - (time.time() - 86400 * 30) <= 1000 * 1.1 + 60
+
+
+@pytest.mark.parametrize("jump", [0, 86400], ids=["in time", "the clock is put forward"])
+def test_resume_wait_goes_on_when_the_time_has_come(
+    project: Project, meter: Callable[..., list[float]], set_clock: SetClock, jump: int
+) -> None:
+    quota(project, 3600 if jump else 3)
+    project.pipeline(LESSONS.replace("steps:", "defaults: {rate_limit: {pause_after: 0.1s}}\nsteps:", 1))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    calls = len(meter())
+    waiting = project.spawn("resume", "r", "--wait")
+    eventually(lambda: [row for row in project.json("list") if row["status"] == "running"], "it waits")
+    assert len(meter()) == calls
+    set_clock(jump)
+    _, said = waiting.communicate(timeout=60)
+
+    assert waiting.returncode == 0, said
+    assert sorted(project.ledger()) == ["a", "after", "b", "c", "other"]
+
+
+def test_who_knows_better_need_not_wait(project: Project, meter: Callable[..., list[float]]) -> None:
+    quota(project, 3600)
+    project.pipeline(LESSONS)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    (project.root / "quota").unlink()
+    project.rerail("resume", "r", "--no-wait", check=0)
+
+    assert sorted(project.ledger()) == ["a", "after", "b", "c", "other"]
+
+
+def test_a_kill_while_a_refusal_is_waited_for_loses_nothing_and_waits_for_the_rest(
+    project: Project, meter: Callable[..., list[float]]
+) -> None:
+    until = quota(project, 2.5)
+    project.pipeline(LESSONS)
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: meter("refused") and '"refused":"quota"' in journal(project), "the refusal is durable")
+    process.kill()
+    process.communicate()
+    project.rerail("resume", "r", check=0)
+
+    refused = len(meter("refused"))
+    assert [at for at in meter() if at > until - 0.2] == meter()[refused:], "nobody was asked before the time"
+    assert sorted(project.ledger()) == ["a", "after", "b", "c", "other"]
+
+
+def journal(project: Project) -> str:
+    return "".join(path.read_text(errors="replace") for path in project.run_dir("r").glob("journal-*.jsonl"))
+
+
+# Approval
+
+APPROVE = """
+steps:
+  - {id: draft, run: echo draft >> $LEDGER}
+  - {id: ok, approve: "Publish ${{ run.id }}?"}
+  - {id: publish, run: "echo published by ${{ steps.ok.outputs.by }} >> $LEDGER"}
+  - {id: side, needs: [draft], run: echo side >> $LEDGER}
+"""
+
+
+def judged(project: Project) -> list[dict[str, Any]]:
+    return [event for event in project.json("history", "r") if event["event"] == "step-judged"]
+
+
+def test_a_run_waits_for_a_person_and_everything_else_goes_on(project: Project) -> None:
+    project.pipeline(APPROVE)
+    paused = project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+
+    assert "run r is paused (approval): ok waits for approval" in paused.stderr
+    assert "next: rerail approve r ok, or reject" in paused.stderr
+    assert sorted(project.ledger()) == ["draft", "side"]
+    assert "paused (approval)" in project.rerail("list", check=0).stdout
+    project.rerail("resume", "r", check=5)
+    assert sorted(project.ledger()) == ["draft", "side"], "nobody had answered"
+
+    project.rerail("approve", "r", "ok", "-m", "looks good", check=0)
+    (said,) = judged(project)
+    assert (said["approved"], said["reason"]) == (True, "looks good")
+    assert said["by"]
+    assert datetime.fromisoformat(said["at"])
+    project.rerail("resume", "r", check=0)
+    assert project.ledger().count("published") == 1
+    project.rerail("approve", "r", "ok", check=2)
+
+
+def test_a_rejection_fails_the_step_and_can_be_taken_back(project: Project) -> None:
+    project.pipeline(APPROVE)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    project.rerail("reject", "r", "ok", "-m", "chapter 3", check=0)
+    failed = project.rerail("resume", "r", check=1)
+
+    assert "rejected by " in failed.stderr
+    assert ": chapter 3" in failed.stderr
+    assert "published" not in project.ledger()
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger().count("published") == 1
+
+
+def test_an_answer_may_come_before_the_question_and_while_the_run_goes_on(project: Project) -> None:
+    project.pipeline(
+        APPROVE.replace(
+            "echo side >> $LEDGER", '"echo side >> $LEDGER; until grep -q published $LEDGER; do sleep 0.05; done"'
+        )
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", "--parallel", "2")
+    eventually(lambda: "side" in project.ledger(), "the other branch goes on")
+    handed = project.rerail("approve", "r", "ok", check=0)
+    _, said = process.communicate(timeout=60)
+
+    assert "the process that drives run r goes on" in handed.stderr
+    assert process.returncode == 0, said
+    assert project.ledger().count("published") == 1
+    assert len(judged(project)) == 1
+    assert not list((project.run_dir("r") / "inbox").iterdir())
+
+
+def test_items_are_approved_one_by_one(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: pages
+    map: {over: [x, y, z], parallel: 1}
+    steps:
+      - {id: write, run: 'echo write-${{ item }} >> "$LEDGER"'}
+      - {id: ok, approve: 'Is ${{ item }} good?'}
+      - {id: put, run: 'echo put-${{ item }} >> "$LEDGER"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    assert project.ledger() == ["write-x", "write-y", "write-z"], "one that waits does not hold the others up"
+
+    project.rerail("approve", "r", "pages/ok[y]", check=0)
+    project.rerail("resume", "r", check=5)
+    assert project.ledger()[3:] == ["put-y"]
+    for item in "xz":
+        project.rerail("approve", "r", f"pages/ok[{item}]", check=0)
+    project.rerail("resume", "r", check=0)
+    assert sorted(project.ledger()[4:]) == ["put-x", "put-z"]
+
+
+@pytest.mark.parametrize("step", ["draft", "nothing", "ok[x]"])
+def test_only_what_waits_for_a_person_can_be_approved(project: Project, step: str) -> None:
+    project.pipeline(APPROVE)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    before = project.state_digest()
+    project.rerail("approve", "r", step, check=2)
+    assert project.state_digest() == before
+
+
+def test_a_step_that_runs_again_asks_again(project: Project) -> None:
+    project.pipeline(APPROVE)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+    project.rerail("resume", "r", "--from", "ok", check=5)
