@@ -84,6 +84,52 @@ def test_ctrl_c_then_resume_shows_the_plan_and_goes_on(loop: Project) -> None:
     assert loop.ledger() == ["build", "build"]
 
 
+APPROVE = "steps: [{id: a, run: 'true'}, {id: ok, approve: Shall we?}, {id: b, run: echo b >> $LEDGER}]"
+
+
+def test_a_person_at_the_terminal_is_asked(project: Project) -> None:
+    project.pipeline(APPROVE)
+    shown = screen(project, "run", "pipeline.yaml", "--id", "r")
+    shown.until(lambda text: "? Shall we?" in text and text.endswith("  >"), "the question")
+    shown.type(b"perhaps\n")
+    shown.until(lambda text: text.count("y to approve") == 2, "it asks again")
+    assert project.ledger() == []
+    shown.type(b"y fine by me\n")
+    shown.end()
+    assert shown.process.returncode == 0
+    assert project.ledger() == ["b"]
+    said = next(event for event in project.json("history", "r") if event["event"] == "step-judged")
+    assert (said["approved"], said["reason"]) == (True, "fine by me")
+
+
+@pytest.mark.scenario("A10")
+@pytest.mark.parametrize(("keys", "code"), [(b"n no\n", 1), (b"\n", 5), (b"\x04", 5), (b"\x03", 130)])
+def test_other_answers(project: Project, keys: bytes, code: int) -> None:
+    project.pipeline(APPROVE)
+    shown = screen(project, "run", "pipeline.yaml", "--id", "r")
+    shown.until(lambda text: "? Shall we?" in text and text.endswith("  >"), "the question")
+    shown.type(keys)
+    shown.end()
+    assert shown.process.returncode == code
+    assert project.ledger() == []
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["b"]
+
+
+@pytest.mark.scenario("A10")
+def test_a_kill_while_a_person_is_asked_loses_nothing(project: Project) -> None:
+    project.pipeline(APPROVE)
+    shown = screen(project, "run", "pipeline.yaml", "--id", "r")
+    shown.until(lambda text: "? Shall we?" in text, "the question")
+    shown.process.kill()
+    shown.end()
+    project.rerail("resume", "r", check=5)
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["b"]
+
+
 def test_a_fork_is_drawn_like_any_run(loop: Project) -> None:
     for name in ("go", "fixed"):
         (loop.root / name).touch()

@@ -21,7 +21,7 @@ STEPS = {
     "sequential": (["branch", "implement", "test", "review", "merge"], "merged.log", ["-p", "feature=login"]),
     "mapreduce": (["setup", "fix/change[debt-17]", "fix/check[debt-05]", "reduce"], "summary.txt", []),
     "iterative": (["draft", "polish/edit[1]", "polish/review[2]", "polish/edit[3]", "publish"], "published.md", []),
-    "lessons": (["seed", "sow", "lessons", "publish"], "course/course_c84775.md", ["-p", "subject=physics"]),
+    "lessons": (["seed", "sow", "lessons[7]", "report"], "course/course_c84775.md", ["-p", "subject=physics"]),
 }
 
 
@@ -36,7 +36,7 @@ WHOLE = {  # what they come to, however often they were killed
 @pytest.fixture
 def example(project: Project, request: pytest.FixtureRequest) -> Project:
     shutil.copytree(EXAMPLES / request.param, project.root, dirs_exist_ok=True)
-    project.env |= {"PACE": "0.05", "GIT_CONFIG_GLOBAL": os.devnull}
+    project.env |= {"PACE": "0.05", "MODEL_PACE": "0.05", "GIT_CONFIG_GLOBAL": os.devnull}
     if request.param == "implement-spec":
         for command in ("init -q", "add .", "-c user.name=x -c user.email=x@y commit -qm first"):
             subprocess.run(["git", *command.split()], cwd=project.root, env=project.env, check=True)
@@ -81,6 +81,25 @@ def test_an_example_that_is_killed_goes_on(example: Project, name: str, step: st
         assert (example.root / result).read_text() == WHOLE[name]
     assert (example.root / result).stat().st_size > 0
     assert example.json("show", "r")["status"] == "completed"
+
+
+@pytest.mark.parametrize("example", ["lessons"], indirect=True)
+def test_the_lessons_cost_what_the_model_took_and_the_list_tells(example: Project) -> None:
+    meter = example.root.parent / "meter"
+    example.env |= {"MODEL_METER": str(meter), "MODEL_FAILS": "0.2", "MODEL_PER_S": "30", "MODEL_SEED": "3"}
+    for run_id, subject, level in (("20260109_143022", "mathematics", "national_5"), ("r2", "physics", "higher")):
+        example.rerail(
+            "run", "pipeline.yaml", "--id", run_id, "-p", f"subject={subject}", "-p", f"level={level}", check=0
+        )
+    listed = [line.split() for line in example.rerail("list", check=0).stdout.splitlines()]
+
+    assert listed[0][:6] == ["RUN", "PIPELINE", "SUBJECT", "LEVEL", "STATUS", "STEPS"]
+    assert listed[2][:7] == ["20260109_143022", "lessons", "mathematics", "national_5", "✓", "completed", "4/4"]
+    paid = meter.read_text().count(" paid ")
+    assert round(example.json("cost", "--by", "pipeline")["total"]["cost_usd"] * 100) == paid > 2 * 190
+    (run,) = [row for row in example.json("list") if row["run_id"] == "r2"]
+    assert run["total_tokens"] > 0
+    assert f"${run['total_cost_usd']:.2f}" in listed[1]
 
 
 @pytest.mark.parametrize("example", ["implement-spec"], indirect=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import select
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -51,8 +50,7 @@ def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Loo
     say_raw(f"\n{look.paint('?', 'yellow')} {look.paint(one_line(question, MOST_ANSWER), 'bold')}")
     while True:
         say_raw(f"  {one_line(step, 200)}: y to approve, n [reason] to reject, Enter to decide later")
-        sys.stderr.write("  > ")
-        sys.stderr.flush()
+        say_raw("  > ", end="")
         line = _line(interrupted)
         if line is None or not line.strip():
             say_raw("")

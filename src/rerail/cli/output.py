@@ -83,9 +83,9 @@ def say(text: str) -> None:
     _emit(STDERR, (printable(text) + "\n").encode(errors="backslashreplace"))
 
 
-def say_raw(text: str) -> None:
+def say_raw(text: str, end: str = "\n") -> None:
     """Write a line to stderr that holds nothing from outside, or only what was made printable before."""
-    _emit(STDERR, (text + "\n").encode(errors="backslashreplace"))
+    _emit(STDERR, (text + end).encode(errors="backslashreplace"))
 
 
 def printable(text: str) -> str:

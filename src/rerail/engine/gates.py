@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Final
 
 MOST_SPREAD: Final = 10.0  # seconds
-MOST_GAP: Final = 60.0  # seconds
+FIRST_GAP: Final = 1.0  # seconds, at most: how long a refusal lasts says nothing about the pace after it
+MOST_GAP: Final = 60.0
 SOONER: Final = 0.9  # what a gap shrinks to when one gets through
 NO_GAP: Final = 0.005  # seconds below which there is none
 
@@ -36,10 +37,15 @@ class Gate:
         if not self.is_closed(now):  # those that were sent off together are refused together, which is one refusal
             self.full = max(self.full, under_way)
             self.width = max(under_way // 2, 1)
-            self.gap = min(self.gap * 2 or delay / under_way, MOST_GAP)
+            self.gap = self._slower(delay, under_way)
             self.refusals += 1
         if now + delay > self.opens:
             self.opens, self.opens_at, self._delay = now + delay, at, delay
+
+    def _slower(self, delay: float, under_way: int) -> float:
+        """The gap after a refusal. If nothing got through since the last one, it need not be the pace."""
+        most = max(self.gap, FIRST_GAP) if self.refusals else MOST_GAP
+        return min(self.gap * 2 or min(delay, FIRST_GAP) / under_way, most)
 
     @property
     def allowed(self) -> int:

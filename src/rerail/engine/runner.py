@@ -115,8 +115,10 @@ class Runner:
                     return
             elif self._recorder.has_news or self._desk.due or self._turns.is_ready(self._has_room):
                 continue  # controllers have gone on: record that, and start what they released
-            elif idle and self._turns.empty and not self._ask():
-                return
+            elif idle and self._turns.empty:
+                if not self._ask():
+                    return
+                continue
             if self._interval_due:
                 self._interval_due = False
                 self._recorder.snapshot("interval")
