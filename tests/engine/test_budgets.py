@@ -211,6 +211,24 @@ steps:
     assert said["attempts"][0]["seconds"] >= 1
 
 
+def test_so_does_the_budget_of_a_step(project: Project) -> None:
+    text = f"""
+checkpoint: {{interval: 0.2s}}
+steps:
+  - {{id: greedy, needs: [], budget: {{cost_usd: 1, on_exceed: stop}}, run: 'echo x >> "$LEDGER"; {SPEND % 2}; test -e ok || sleep 60'}}
+  - {{id: other, needs: [], run: 'sleep 0.5; echo other >> "$LEDGER"'}}
+"""
+    project.pipeline(text)
+    paused = project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "2", check=5)
+
+    assert "the budget of greedy is spent: $2.00 of $1.00" in paused.stderr
+    assert project.ledger() == ["x", "other"]
+    (project.root / "ok").touch()
+    project.pipeline(text.replace("cost_usd: 1,", "cost_usd: 9,"))
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["x", "other", "x"]
+
+
 def test_a_budget_sees_what_a_running_attempt_has_spent(project: Project) -> None:
     project.pipeline(f"""
 checkpoint: {{interval: 0.2s}}

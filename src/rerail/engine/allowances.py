@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from rerail.core import money
@@ -67,6 +69,24 @@ class Allowances:
             if budget.on_exceed == "stop" and scope[1] is None and money.exhausted(budget, now):
                 stopped.append(scope[0])
         return stopped
+
+    def overdrawn(self, running: Iterable[Unit]) -> list[str]:
+        """The steps to stop: their budget says so, and is spent with what their attempts under way have used."""
+        if not self.any:
+            return []
+        used: dict[Scope, Spent] = {}
+        budgets: dict[Scope, Budget] = {}
+        for unit in running:
+            seen = self._recorder.state.unit(unit).so_far
+            for scope, budget in self._scopes(unit) if seen is not None else ():
+                budgets[scope] = budget
+                before = used.get(scope) or self._spent.get(scope, Spent())
+                used[scope] = before.plus(_spent(seen.metrics, seen.elapsed))  # type: ignore[union-attr]
+        return [
+            scope[0]
+            for scope, budget in budgets.items()
+            if budget.on_exceed == "stop" and scope[1] is None and money.exhausted(budget, used[scope])
+        ]
 
     def _count(self, unit: Unit, used: Spent) -> None:
         for scope, _ in self._scopes(unit):

@@ -47,11 +47,13 @@ class Controller(ABC):
     def frame_over(self, frame: Frame) -> None:
         """A frame of it came to its end."""
 
-    def frame_blocked(self, frame: Frame) -> None:  # noqa: B027 - most have nothing to do about it
-        """Something outside the run has to happen first: whatever else can run goes on."""
+    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - it has but one at a time
+        """Something outside the run has to happen first: whatever else can run around it goes on."""
+        self.outer.set_aside(self.task)
 
-    def frame_unblocked(self, frame: Frame) -> None:  # noqa: B027 - likewise
+    def frame_unblocked(self, frame: Frame) -> None:  # noqa: ARG002 - likewise
         """It has happened."""
+        self.outer.take_back(self.task)
 
     def open_frame(self, frame: Frame) -> None:
         """Have the steps of a frame run, or go on where they were."""

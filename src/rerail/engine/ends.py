@@ -92,6 +92,7 @@ class Ends:
         if decision.refused:
             self._holds.refused(task, decision)
             return False
+        self._holds.got_through(step)
         if delay is not None:
             desk.turns.wait(task, desk.clock.monotonic() + delay)
             return False

@@ -261,8 +261,12 @@ class MapRun(Controller):
         self._active -= 1
         self._asked += 1
         self._fill()
+        if not self._active and self._items.next_pending(self._cursor) < 0:  # all that is left of it waits
+            self.outer.set_aside(self.task)
 
     def take_back(self, task: Task) -> None:  # noqa: ARG002 - whichever it is
+        if not self._active:
+            self.outer.take_back(self.task)
         self._active += 1
         self._asked -= 1
 
@@ -281,14 +285,11 @@ class MapRun(Controller):
             self.close_group(frame, self.handed_out(frame))
         self._left(index)
 
-    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - the owner's signature
-        self._active -= 1
-        self._asked += 1
-        self._fill()
+    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - which of its items it is makes no difference
+        self.set_aside(self.task)
 
-    def frame_unblocked(self, frame: Frame) -> None:  # noqa: ARG002 - the owner's signature
-        self._active += 1
-        self._asked -= 1
+    def frame_unblocked(self, frame: Frame) -> None:  # noqa: ARG002 - likewise
+        self.take_back(self.task)
 
     # The end
 

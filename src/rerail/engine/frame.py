@@ -115,11 +115,14 @@ class Frame:
         self.active += 1
 
     def set_aside(self, task: Task) -> None:
-        self._asked.add(task.step.id)
-        if self.owner is not None:
-            self.tell()
+        if task.step.id not in self._asked:
+            self._asked.add(task.step.id)
+            if self.owner is not None:
+                self.tell()
 
     def take_back(self, task: Task) -> None:
+        if task.step.id not in self._asked:
+            return
         blocked = self.active == len(self._asked)
         self._asked.discard(task.step.id)
         if blocked and self.owner is not None:
@@ -180,8 +183,9 @@ class Frame:
             self.first_failure = self.first_failure or task.unit
         return self.start_hooks(step.on_failure)
 
-    def leave(self, task: Task) -> None:  # noqa: ARG002 - whoever it was
+    def leave(self, task: Task) -> None:
         self.active -= 1
+        self._asked.discard(task.step.id)
         if self.owner is not None:
             self.tell()
 

@@ -52,15 +52,17 @@ class Gate:
         """How many may be under way now: until one has got through, one that tries."""
         return 1 if self.refusals else self.width
 
-    def let_through(self) -> None:
-        """An attempt got through."""
+    def let_through(self, now: float) -> None:
+        """An attempt got through; one that was sent off before the last refusal says nothing about the service now."""
+        if self.is_closed(now):
+            return
         self.refusals = 0
         self.width += 1
         self.gap = self.gap * SOONER if self.gap > NO_GAP else 0.0
 
     @property
     def is_over(self) -> bool:
-        """Whether it makes no difference any more."""
+        """Whether it makes no difference any more, once it is open."""
         return self.refusals == 0 and self.width >= self.full and not self.gap
 
     def is_closed(self, now: float) -> bool:

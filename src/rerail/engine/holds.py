@@ -6,7 +6,7 @@ is left the run is paused. What was decided follows from the state alone, so the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -26,6 +26,7 @@ from rerail.ports import Outcome
 
 STOP_GRACE = 5.0
 SHOWN = 3  # parked units that a message names
+_FIRST: list[PauseCause] = ["quota", "approval", "budget"]  # what a run waits for that waits for several things
 
 
 class _AllBut:
@@ -56,6 +57,7 @@ class Holds:
         self._gates: dict[str, Gate] = {}
         self._queues: dict[str, list[Task]] = {}  # those for whom the gate is open, and too narrow
         self._parked: dict[Unit, tuple[Task, Held]] = {}
+        self.questions: dict[Unit, Task] = {}  # those of them that wait for an answer
         self.allowances = Allowances(desk.job.pipeline, desk.recorder)
         self._approves = desk.job.pipeline.has_approvals
         self.idle = not self._approves and not self.allowances.any  # nothing can be held
@@ -79,6 +81,7 @@ class Holds:
     def holds(self, task: Task, unit: UnitState) -> bool:
         """Whether a task may not start now; if so it is seen to that it comes back, or that the run pauses."""
         if isinstance(task.step.action, Approve) and unit.verdict is None:
+            self.questions[task.unit] = task
             self._park(task, Held(cause="approval", why=f"{name(task.unit)} waits for approval"), aside=True)
             return True
         spent = self.allowances.why_not(task.unit)
@@ -142,11 +145,17 @@ class Holds:
         if gate is None:
             return
         if outcome.status == "ok" and not task.controls:
-            gate.let_through()
-            if gate.is_over:
-                del self._gates[step]
+            self.got_through(step)
         for waiting in self._queues.pop(step, ()):
             self._desk.turns.next(waiting)
+
+    def got_through(self, step: str) -> None:
+        """The service did not refuse an attempt, whatever became of it."""
+        gate, now = self._gates.get(step), self._desk.clock.monotonic()
+        if gate is not None:
+            gate.let_through(now)
+            if gate.is_over and not gate.is_closed(now):
+                del self._gates[step]
 
     def overspent(self, task: Task) -> bool:
         """Whether it was cut off because its own budget is spent: then it is parked, not lost."""
@@ -158,13 +167,33 @@ class Holds:
         for step, gate in self._gates.items():
             if gate.put_forward(now, at):
                 self._desk.turns.hurry(step, now)
+        self.wake()
+
+    def mind_budgets(self, running: Iterable[Unit]) -> None:
+        """Stop what spends more than its step may, where the budget says so."""
+        for step in self.allowances.overdrawn(running):
+            self._desk.tools.executor.stop(STOP_GRACE, spare=_AllBut(step))
+
+    def wake(self) -> bool:
+        """Let what was parked until a time go on if that has come meanwhile; whether there was any."""
+        now = self._desk.clock.monotonic()
+        due = []
+        for unit, (task, held) in self._parked.items():
+            gate = self._gates.get(task.step.id)
+            if held.cause == "quota" and (gate is None or not gate.is_closed(now)):
+                due.append((unit, task))
+        for unit, task in due:
+            del self._parked[unit]
+            self._desk.turns.ready(task)
+        return bool(due)
+
+    def keep(self, wanted: Callable[[Task], bool]) -> None:
+        """Forget all tasks but these."""
+        self._queues = {step: [task for task in queue if wanted(task)] for step, queue in self._queues.items()}
+        self._parked = {unit: one for unit, one in self._parked.items() if wanted(one[0])}
+        self.questions = {unit: task for unit, task in self.questions.items() if wanted(task)}
 
     # The end
-
-    @property
-    def questions(self) -> list[Task]:
-        """The `approve` steps that wait for an answer."""
-        return [task for task, held in self._parked.values() if held.cause == "approval"]
 
     def read_letters(self) -> None:
         """Take up what people elsewhere have answered."""
@@ -180,13 +209,14 @@ class Holds:
         self._desk.recorder.stage(said)
         if unit in self._parked:
             task, _ = self._parked.pop(unit)
+            del self.questions[unit]
             task.home.take_back(task)
             self._desk.turns.next(task)
 
     def ask(self, ask: Ask) -> bool:
         """Ask a person who is there; whether anything was answered."""
         asked = False
-        for task in self.questions:
+        for task in list(self.questions.values()):
             step, item = task.unit
             answer = ask(name(task.unit), self._question(task), self._is_urgent)
             if answer.approved is None:
@@ -213,9 +243,9 @@ class Holds:
         held = [one for _, one in self._parked.values()]
         if not held:
             return None
-        cause = held[0].cause
+        cause = min((one.cause for one in held), key=_FIRST.index)
         times = [one.until for one in held if one.until is not None]
         reasons = list(dict.fromkeys(one.why for one in held))
         more = f" and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
-        waiting = tuple(name(task.unit) for task in self.questions)
+        waiting = tuple(map(name, self.questions))
         return Held(cause=cause, why="; ".join(reasons[:SHOWN]) + more, until=min(times, default=None), waiting=waiting)

@@ -126,7 +126,9 @@ class Runner:
             self._collect()
 
     def _ask(self) -> bool:
-        """Nothing else is left: ask whoever is there what waits for a person; whether that was answered."""
+        """Nothing else is left: ask whoever is there what waits for a person; whether anything goes on now."""
+        if self._holds.wake():
+            return True
         answered = self._tools.ask is not None and self._holds.ask(self._tools.ask)
         if self._tools.signals.received:
             self._stopping.heed_signals(running=False)
@@ -299,6 +301,7 @@ class Runner:
             self._last_interval = now
             self._holds.mind_clock()
             save_progress(self._desk, self._running)
+            self._holds.mind_budgets(self._running)
             self._interval_due = True
 
     def _look(self) -> None:
@@ -348,7 +351,8 @@ class Runner:
         """No further step runs in this life, only hooks."""
         self._root.halt()
         self._desk.stopping = True
-        self._turns.keep(lambda task: task.unit[0] in self._inside.hooks)
+        for tasks in (self._turns, self._holds):
+            tasks.keep(lambda task: task.unit[0] in self._inside.hooks)
 
     def _end(self, task: Task, attempt: int, outcome: Outcome) -> None:
         """Stage how an attempt ended, and what follows from it."""
@@ -380,8 +384,9 @@ class Runner:
             case "ok":
                 self._ends.complete(task, attempt, outcome, artifacts)
             case "stopped":
-                self._ends.interrupt(task, attempt, outcome, self._stopping.words)
-                if self._holds.overspent(task):
+                overspent = self._holds.overspent(task)
+                self._ends.interrupt(task, attempt, outcome, "its budget" if overspent else self._stopping.words)
+                if overspent:
                     self._turns.ready(task)
             case "failed":
                 for_good = self._ends.fail(task, attempt, outcome)
