@@ -149,6 +149,8 @@ def test_scripts_find_every_promised_name(project: Project) -> None:
         "items_done",
         "items_total",
         "dead_letters",
+        "paused_for",
+        "paused_until",
     }
     assert (listed[0]["steps_completed"], listed[0]["steps_total"]) == (1, 2)
 

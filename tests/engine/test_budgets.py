@@ -203,6 +203,8 @@ steps:
 
     shown = project.rerail("show", "r", check=0).stdout
     assert "7 of 18, $0.42" in shown
+    assert "and $0.42 by what was under way" in shown
+    assert project.json("cost", "r")["total"]["cost_usd"] == 0.42, "the last known figure"
     assert "7 of 18, $0.42" in project.rerail("resume", "r", "--dry-run", check=0).stderr
     (project.root / "ok").touch()
     project.rerail("resume", "r", check=0)

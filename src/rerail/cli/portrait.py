@@ -15,6 +15,7 @@ from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.items import ItemsRecord
+from rerail.core.money import COST, total
 from rerail.core.words import how_far
 from rerail.text import one_line, size_text, without_escapes
 
@@ -65,9 +66,12 @@ class Portrait:
 
     def _cost(self) -> str:
         known = self._checkpoint
-        if not (known.total_cost_usd or known.total_tokens):
+        running = [step.so_far.metrics for step in known.steps if step.status == "running" and step.so_far is not None]
+        more = total(metrics.get(COST, 0) for metrics in running)
+        if not (known.total_cost_usd or known.total_tokens or more):
             return ""
-        return f"${known.total_cost_usd:.2f}, {known.total_tokens} tokens"
+        under_way = f", and {dollars(more)} by what was under way when it was last looked at" if more else ""
+        return f"${known.total_cost_usd:.2f}, {known.total_tokens} tokens{under_way}"
 
     def steps(self) -> list[str]:
         """Every step in a row."""

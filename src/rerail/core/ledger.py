@@ -1,6 +1,7 @@
 """The ledger: what every attempt used up, from the journal, and sums of it. Pure.
 
-An attempt is counted once: it ends in one record, completed, failed or interrupted, whatever comes after.
+An attempt is counted once: it ends in one record, completed, failed or interrupted, whatever comes after. Of one that
+has not ended, or whose life was killed and not resumed yet, what was saved of it counts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rerail.core.money import COST, added, plus
 from rerail.core.units import name
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]
+Status = Literal["completed", "failed", "interrupted", "running"]  # the last: as far as was saved of it
 UNKNOWN_MODEL = "(no model)"
 
 
@@ -29,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     item: str | None
     attempt: int
-    status: Literal["completed", "failed", "interrupted"]
+    status: Status
     seconds: float = 0.0
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
@@ -50,21 +52,22 @@ class Sum(msgspec.Struct, kw_only=True):
 
 
 def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[Entry]:
-    """Every attempt of a run that used something up, in the order of time."""
+    """Every attempt of a run that used something up, in the order of time; last those that have not ended."""
+    under_way: dict[tuple[str, str | None, int], Entry] = {}
     for _, event in records:
         match event:
             case ev.StepCompleted():
-                status: Literal["completed", "failed", "interrupted"] = "completed"
+                status: Status = "completed"
                 seconds = event.duration
             case ev.StepFailed():
                 status, seconds = "failed", event.duration
             case ev.StepInterrupted():
                 status, seconds = "interrupted", event.elapsed
+            case ev.StepProgressed():
+                status, seconds = "running", event.elapsed
             case _:
                 continue
-        if not event.metrics:
-            continue
-        yield Entry(
+        entry = Entry(
             run_id=run_id,
             pipeline=pipeline,
             at=event.at,
@@ -76,6 +79,14 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
             metrics=event.metrics,
             models=event.models,
         )
+        key = (event.step, event.item, event.attempt)
+        if status == "running":
+            under_way[key] = entry
+        else:
+            under_way.pop(key, None)
+            if event.metrics:
+                yield entry
+    yield from (entry for entry in under_way.values() if entry.metrics)
 
 
 def summed(ledger: Iterable[Entry], by: By) -> list[Sum]:
@@ -124,6 +135,6 @@ def _add(found: dict[str, Sum], key: str, entry: Entry, metrics: Metrics) -> Non
 
 def _count(total: Sum, entry: Entry, metrics: Metrics) -> None:
     total.attempts += 1
-    total.failed += entry.status != "completed"
+    total.failed += entry.status in ("failed", "interrupted")
     total.seconds += entry.seconds
     total.metrics = added(total.metrics, metrics)
