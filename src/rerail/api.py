@@ -172,7 +172,9 @@ def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
     opening = started(ready.pipeline, ready.text, options, datetime.now(UTC))
     if ready.recording.state.status == "pending":
         return opening
-    return RunResumed(**msgspec.structs.asdict(opening), notices=ready.notices)
+    seconds, dollars = ready.plan.saved(ready.recording.state)
+    known = msgspec.structs.asdict(opening)
+    return RunResumed(**known, notices=ready.notices, saved_seconds=round(seconds, 3), saved_usd=dollars)
 
 
 def _end_leftovers(log: RunLog, reporters: Sequence[Reporter]) -> None:

@@ -236,6 +236,25 @@ def test_what_was_parked_goes_on_if_the_time_comes_while_others_run(
     assert sorted(project.ledger()) == ["a", "after", "b", "c", "other"]
 
 
+def test_money_saved_is_told_also_of_a_map_under_way(project: Project, meter: Callable[..., list[float]]) -> None:
+    project.env["MODEL_CENTS"] = "50"
+    project.pipeline("""
+steps:
+  - {id: first, run: ./model first}
+  - id: lessons
+    map: {over: [a, b, c], parallel: 1}
+    steps: [{run: 'test ${{ item }} != c || test -e ok; ./model ${{ item }}'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    resumed = project.rerail("resume", "r", check=0)
+
+    assert "saving " in resumed.stderr
+    assert " and $1.50\n" in resumed.stderr, "the first step, and two items"
+    assert " and $1.50" in project.rerail("history", "r", check=0).stdout
+    assert "the last resume saved $1.50" in project.rerail("show", "r", check=0).stdout
+
+
 def journal(project: Project) -> str:
     return "".join(path.read_text(errors="replace") for path in project.run_dir("r").glob("journal-*.jsonl"))
 

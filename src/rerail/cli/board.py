@@ -118,6 +118,8 @@ class Board:
         cost = total((state.spent.get(COST, 0), *(seen.cost for seen in frame.glimpses.values())))
         if cost:
             parts.append((f"  {dollars(cost)}{self._of_budget(state)}", ""))
+        if state.saved_usd:
+            parts.append((f"  {dollars(state.saved_usd)} saved", "green"))
         if not frame.live:
             parts.append((f"  {status}", STYLES.get(status, "")))
         return parts

@@ -71,7 +71,8 @@ class Portrait:
         if not (known.total_cost_usd or known.total_tokens or more):
             return ""
         under_way = f", and {dollars(more)} by what was under way when it was last looked at" if more else ""
-        return f"${known.total_cost_usd:.2f}, {known.total_tokens} tokens{under_way}"
+        saved = f"; the last resume saved {dollars(known.saved_usd)}" if known.saved_usd else ""
+        return f"${known.total_cost_usd:.2f}, {known.total_tokens} tokens{under_way}{saved}"
 
     def steps(self) -> list[str]:
         """Every step in a row."""

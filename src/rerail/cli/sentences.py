@@ -16,9 +16,10 @@ def sentence(event: ev.Event) -> str:
     match event:
         case ev.RunStarted(owner=owner):
             return f"run started by process {owner.pid} on {owner.host}"
-        case ev.RunResumed(owner=owner, notices=notices):
+        case ev.RunResumed(owner=owner, notices=notices, saved_seconds=saved, saved_usd=cost):
             noticed = "".join(f"; {notice}" for notice in notices)
-            return f"run resumed by process {owner.pid} on {owner.host}{noticed}"
+            kept = f", saving {seconds(saved)}{f' and {dollars(cost)}' if cost else ''}" if saved or cost else ""
+            return f"run resumed by process {owner.pid} on {owner.host}{kept}{noticed}"
         case ev.RunRepaired(reason=reason, evidence=evidence):
             return f"run repaired: {reason}; evidence kept in {evidence}"
         case ev.RunInterrupted(reason=reason):

@@ -11,7 +11,6 @@ from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look
 from rerail.core import events as ev
 from rerail.core.deadletters import dead_letters
-from rerail.core.money import total
 from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
 from rerail.text import one_line, without_escapes
@@ -97,8 +96,7 @@ def say_saved(plan: Plan, state: RunState) -> None:
         return
     restored = sum(made.decision == "restore" for made in kept)
     rerun = sum(made.decision == "rerun" for made in plan.decisions)
-    saved = sum(made.saved_seconds for made in done)
-    cost = total(state.unit((made.step, None)).metrics.get("cost_usd", 0) for made in done)
+    saved, cost = plan.saved(state)
     money = f" and {dollars(cost)}" if cost else ""
     more = "".join(f", {count} {what}" for count, what in ((restored, "restored"), (rerun, "rerun")) if count)
     say(f"rerail: {len(kept) - restored} of {len(plan.decisions)} steps reused{more}, saving {seconds(saved)}{money}")

@@ -114,6 +114,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     spent: Metrics = {}  # by all attempts there ever were
     driven_seconds: float = 0.0  # in all lives before this one
     life_at: datetime | None = None  # when this life began
+    saved_usd: float = 0  # what this life need not spend again
     paused_for: PauseCause = ""
     paused_until: datetime | None = None
 
@@ -175,6 +176,7 @@ def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, re
         spent=state.spent,
         driven_seconds=state.driven,
         life_at=state.life_at,
+        saved_usd=state.saved_usd,
         paused_for=state.cause,
         paused_until=state.until,
     )
@@ -219,6 +221,7 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         spent=checkpoint.spent,
         driven=checkpoint.driven_seconds,
         life_at=checkpoint.life_at,
+        saved_usd=checkpoint.saved_usd,
         cause=checkpoint.paused_for,
         until=checkpoint.paused_until,
         units=units,

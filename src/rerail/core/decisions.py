@@ -8,7 +8,8 @@ from typing import Literal
 import msgspec
 
 from rerail.core.audit import Flaw
-from rerail.core.state import Unit
+from rerail.core.money import COST, total
+from rerail.core.state import RunState, Unit
 
 Verdict = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
 KEPT: tuple[Verdict, ...] = ("reuse", "restore")
@@ -60,6 +61,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changed(self) -> tuple[str, ...]:
         return tuple(item.step for item in self.decisions if item.changed)
+
+    def saved(self, state: RunState) -> tuple[float, float]:
+        """The seconds and the dollars that need not be spent again: of what is kept, and of what maps have done."""
+        done = [one for one in self.decisions if one.kept or one.decision == "continue"]
+        cost = total(state.unit((one.step, None)).metrics.get(COST, 0) for one in done)
+        return sum(one.saved_seconds for one in done), cost
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):

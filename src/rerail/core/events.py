@@ -126,6 +126,8 @@ class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defa
     steps: int
     hooks: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    saved_seconds: float = 0.0  # what earlier lives did that need not be done again
+    saved_usd: float = 0.0
 
 
 class RunRepaired(_Event, frozen=True, kw_only=True, tag="run-repaired", omit_defaults=True):

@@ -17,6 +17,7 @@ from rerail.core.model import Retry, Step
 MOST_REFUSALS: Final = 10  # in a row, with ever longer waits; after that it is waited long
 MOST_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
 LONG_WAIT: Final = 900.0  # seconds, where nobody said how long
+MOST_TEXT: Final = 20_000  # characters that are looked at
 MOST_SPREAD: Final = 10.0  # seconds by which those that wait for the same time are spread
 
 
@@ -97,9 +98,12 @@ def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
     """What a service asked for, if that is why the attempt failed."""
     if not step.rate_limit.recognised or step.is_controller:  # what was refused inside was dealt with there
         return None
+    text = symptoms.text
+    if len(text) > MOST_TEXT:  # what says why stands at its beginning or at its end
+        text = f"{text[: MOST_TEXT // 2]}\n{text[-MOST_TEXT // 2 :]}"
     own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)
-    name = refused(symptoms.text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
-    return Limit(name, told_until(symptoms.text, at)) if name else None
+    name = refused(text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
+    return Limit(name, told_until(text, at)) if name else None
 
 
 def _may_wait(step: Step) -> bool:

@@ -89,6 +89,7 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
         case ev.RunResumed():
             _begin_life(state, event)
             state.finished_at = None
+            state.saved_usd = event.saved_usd
             state.reason = state.cause = ""
             state.until = None
             state.error = None

@@ -82,6 +82,7 @@ class RunState(msgspec.Struct, kw_only=True):
     units: dict[Unit, UnitState] = {}
     spent: Metrics = {}  # by all attempts there ever were
     driven: float = 0.0  # seconds, in all lives before this one
+    saved_usd: float = 0  # what this life need not spend again
     life_at: datetime | None = None  # when this life began
     inner: dict[str, set[str]] = {}  # instance → the steps it has a unit of; follows from `units`
 
