@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -14,12 +15,14 @@ from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, S
 from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name
+from rerail.core.values import Usage
 from rerail.errors import RunBusy, UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
-from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
+from rerail.prepare import ResumeRequest, checkpoint, mark_of, mask_of, plan_on
 from rerail.stores import inbox
 
+MOST_REASON = 10_000  # characters
 _SAID = StepMarked | StepJudged | ItemDropped | ItemEdited  # what people say
 
 
@@ -40,8 +43,30 @@ def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_di
             files = sealed_now(store, log.recording, step, base_dir, until)
         events: list[Event] = [StepMarked(at=now, step=step, item=item, status=status, by=by, **files)]
         if known.status == "running":  # recorded so by a life that is over
-            events.insert(0, StepInterrupted(at=now, step=step, item=item, attempt=known.attempts, reason="crash"))
+            events.insert(0, _cut_off(log, unit, now))
         _record(store, log, events)
+
+
+def _cut_off(log: RunLog, unit: Unit, now: datetime) -> StepInterrupted:
+    """That an attempt was cut off by a crash, with all that is known of what it cost."""
+    from rerail.engine.job import attempt_name
+    from rerail.executors import channels
+
+    known = log.recording.state.unit(unit)
+    seen, place = known.so_far, channels.directory_of(mark_of(log))
+    used = channels.usage(os.path.join(place, attempt_name(unit, known.attempts))) if place else Usage()
+    if not used.metrics and seen is not None:
+        used = Usage(metrics=seen.metrics, models=seen.models)
+    return StepInterrupted(
+        at=now,
+        step=unit[0],
+        item=unit[1],
+        attempt=known.attempts,
+        reason="crash",
+        metrics=used.metrics,
+        models=used.models,
+        elapsed=seen.elapsed if seen is not None else 0.0,
+    )
 
 
 class Verdict(NamedTuple):
@@ -60,19 +85,32 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
     recording = store.read(run_id)
     ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
     unit = _approve_step(ready.pipeline, recording.state, step, run_id)
-    known = recording.state.unit(unit)
-    if known.status in ("completed", "skipped", "running"):
-        raise UsageError(f"{name(unit)} does not wait for anybody: it is {known.status}", hint=f"rerail show {run_id}")
+    if not recording.state.seq:
+        raise UsageError(f"run {run_id} has not begun", hint=f"rerail resume {run_id}")
+    _refuse_answered(recording.state, unit, run_id)
+    if len(verdict.reason) > MOST_REASON:
+        raise UsageError(f"-m: {len(verdict.reason)} characters; {MOST_REASON} at most", hint="rerail approve --help")
     reason = mask_of(ready.pipeline, recording.state.options).text(verdict.reason)
     by, approved = verdict.by, verdict.approved
     now = datetime.now(UTC)
     said = StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason)
     try:
-        _change(store, run_id, lambda _: [said])
+        log = store.own(run_id)
     except RunBusy:
         inbox.put(store.directory(run_id), said)
         return unit, True
+    try:
+        _refuse_answered(log.recording.state, unit, run_id)  # somebody may have been quicker
+        _record(store, log, [said])
+    finally:
+        log.close()
     return unit, False
+
+
+def _refuse_answered(state: RunState, unit: Unit, run_id: str) -> None:
+    status = state.unit(unit).status
+    if status in ("completed", "skipped", "running"):
+        raise UsageError(f"{name(unit)} does not wait for anybody: it is {status}", hint=f"rerail show {run_id}")
 
 
 def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -> Unit:
@@ -82,7 +120,12 @@ def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -
     if unit[0] not in steps:
         there = f"it has {', '.join(sorted(steps)[:12])}" if steps else "it has none that waits for a person"
         raise UsageError(f"run {run_id} has no `approve` step {text!r}; {there}", hint=f"rerail show {run_id}")
-    begun = sorted(item for item in state.inner if len(item.split("::")) == steps[unit[0]])
+    around = unit[0].rpartition("/")[0]
+    begun = sorted(
+        item
+        for item, names in state.inner.items()
+        if len(item.split("::")) == steps[unit[0]] and any(f"{one}/".startswith(f"{around}/") for one in names)
+    )
     if unit[1] not in (begun if steps[unit[0]] else [None]):
         named = f"name one of its items, such as {unit[0]}[{begun[0]}]" if begun else "it has no such item"
         raise UsageError(f"{text!r} is no `approve` step of run {run_id}: {named}", hint=f"rerail show {run_id}")

@@ -46,6 +46,9 @@ SAID = [
     ("You exceeded your current quota, please check your plan", "quota", None),
     ("too many requests\nRetry-After: Mon, 16 Nov 2026 12:00:00 GMT", "rate limit", 1800),
     ("usage limit reached|1700000000", "quota", None),  # a time that is over tells nothing
+    ("usage limit reached; resets 3pm (Foo/Bar)", "quota", 3.5 * 3600),
+    ("quota exceeded, resets Feb 31, 9am", "quota", None),
+    ("Request failed with status code 429", "rate limit", None),
 ]
 NOT_SAID = [
     "FAILED tests/test_api.py::test_429 - assert 200 == 429",
@@ -54,6 +57,13 @@ NOT_SAID = [
     "exited with code 1",
     "limit: 10 items",
     "line 529: syntax error",
+    "AssertionError: expected status 429, got 200",
+    "generated 812 tokens per second",
+    "100 requests per second",
+    "OSError: [Errno 122] Disk quota exceeded",
+    "ResourceExhaustedError: out of memory",
+    "resource exhausted: out of memory",
+    "CPU throttled",
 ]
 
 
@@ -72,6 +82,16 @@ def test_what_only_looks_like_it_is_none(text: str) -> None:
 def test_an_exit_code_and_an_exception_say_it_too() -> None:
     assert refused("", "", 75) == "rate limit"
     assert refused("", "RateLimitError", None) == "rate limit"
+
+
+@pytest.mark.parametrize("word", ["again", "retry", "retry-after", "wait", "resets", "until", "hit", "exceed", "http"])
+@pytest.mark.parametrize("filler", [" ", "1", "\t", "1m", " a", "reset", "hit", "\n", "429"])
+def test_nothing_takes_long_however_long_it_is(word: str, filler: str) -> None:
+    """What grows faster than its text does not come to an end here."""
+    text = word + filler * 200_000
+    assert refused(text, "", 1) in (None, "rate limit")
+    until = told_until(text, NOW)
+    assert until is None or until > NOW
 
 
 @given(st.text(max_size=300), st.timedeltas(timedelta(0), timedelta(days=1)), st.integers(-12, 12))
@@ -136,7 +156,8 @@ def test_laws_of_the_decision(step: Step, symptoms: Symptoms, around: Circumstan
         assert decision.delay <= step.retry.max_delay
         return
     assert step.rate_limit.recognised
-    assert step.idempotent or step.retry.attempts > 1, "nobody said that it may be repeated"
+    named = step.retry.attempts > 1 and (not step.retry.on or "rate_limit" in step.retry.on)
+    assert step.idempotent or named, "nobody said that it may be repeated"
     assert around.refusals < MOST_LONG_REFUSALS, "nobody is asked for ever"
     told = told_until(symptoms.text, NOW)
     if told is not None:

@@ -280,6 +280,7 @@ def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerail.api.datetime", _StillDate)
     monkeypatch.setattr("rerail.stores.directory.datetime", _StillDate)
     monkeypatch.setattr("rerail.executors.calls.time", _StillTime())
+    monkeypatch.setitem(_life, "counter", itertools.count(1000))
     monkeypatch.setattr("rerail.stores.directory.os.urandom", lambda size: next(_life["counter"]).to_bytes(size, "big"))
     monkeypatch.setattr("rerail.durable._counter", durable._counter)  # to be as it was afterwards
     monkeypatch.setattr("rerail.durable.AppendFile.STEP", 4096)  # so that journals grow beyond it

@@ -213,6 +213,25 @@ steps:
     assert said["attempts"][0]["seconds"] >= 1
 
 
+def test_the_budget_of_a_step_counts_what_a_killed_attempt_cost_and_so_does_a_mark(project: Project) -> None:
+    project.pipeline(f"""
+steps: [{{id: a, budget: {{cost_usd: 1}}, run: 'echo x >> "$LEDGER"; {SPEND % 5}; echo y >> "$LEDGER"; sleep 60'}}]
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["x", "y"], "it has spent")
+    process.kill()
+    process.communicate()
+    project.rerail("resume", "r", check=5)
+    assert project.ledger() == ["x", "y"], "the next life did not know what was spent"
+
+    process = project.spawn("run", "pipeline.yaml", "--id", "other")
+    eventually(lambda: len(project.ledger()) == 4, "it has spent")
+    process.kill()
+    process.communicate()
+    project.rerail("mark", "other", "a", "pending", check=0)
+    assert project.json("cost", "other")["total"]["cost_usd"] == 5
+
+
 def test_so_does_the_budget_of_a_step(project: Project) -> None:
     text = f"""
 checkpoint: {{interval: 0.2s}}

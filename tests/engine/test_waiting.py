@@ -383,6 +383,117 @@ def test_only_what_waits_for_a_person_can_be_approved(project: Project, step: st
     assert project.state_digest() == before
 
 
+def test_the_last_word_counts_however_it_arrived(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: long, run: 'echo long >> $LEDGER; test -e go || sleep 60'}, {id: ok, approve: Go?}, {id: b, run: echo b >> $LEDGER}]"
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["long"], "it runs")
+    project.rerail("approve", "r", "ok", check=0)  # a letter nobody has read
+    process.kill()
+    process.communicate()
+    project.rerail("reject", "r", "ok", check=0)
+    (project.root / "go").touch()
+    project.rerail("resume", "r", check=1)
+    assert "b" not in project.ledger()
+
+
+def test_letters_are_read_in_the_order_of_time_and_before_the_question_too(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: long, run: 'echo long >> $LEDGER; until test -e go; do sleep 0.02; done'}, {id: ok, approve: Go?}]"
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["long"], "it runs")
+    for answer in ("reject", "approve", "reject", "approve"):
+        project.rerail(answer, "r", "ok", check=0)
+    (project.root / "go").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0, "the last word was yes"
+    assert [event["approved"] for event in reversed(judged(project))] == [False, True, False, True]
+
+
+def test_an_answer_is_about_what_was_asked(project: Project) -> None:
+    project.pipeline(APPROVE)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    project.rerail("approve", "r", "ok", check=0)
+    project.pipeline(APPROVE.replace("echo draft >>", "echo another draft >>"))
+    project.rerail("resume", "r", check=5)
+    assert "published" not in project.ledger()
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("mark", "r", "ok", "pending", check=0)
+    project.rerail("resume", "r", check=5)
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+
+
+def test_a_fork_with_other_params_asks_again(project: Project) -> None:
+    project.pipeline("""
+params: {target: staging}
+steps: [{id: ok, approve: 'Deploy to ${{ params.target }}?'}, {id: deploy, run: 'echo ${{ params.target }} >> "$LEDGER"'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+    project.rerail("fork", "r", "--from", "deploy", "-p", "target=production", check=5)
+    assert project.ledger() == ["staging"]
+
+
+def test_a_rejected_item_of_a_completed_map_can_be_approved(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: pages
+    map: {over: [x, y], max_failures: 2}
+    steps: [{id: ok, approve: 'Is ${{ item }} good?'}, {id: put, run: 'echo ${{ item }} >> "$LEDGER"'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    shown = project.rerail("show", "r", check=0).stdout
+    assert "next   rerail approve r 'pages/ok[x]', or reject" in shown
+    project.rerail("reject", "r", "pages/ok[x]", check=0)
+    project.rerail("approve", "r", "pages/ok[y]", check=0)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["y"]
+    project.rerail("approve", "r", "pages/ok[x]", check=0)
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["y", "x"]
+
+
+def test_what_began_before_a_refusal_is_not_waited_for(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [a, b], parallel: 2}
+    steps:
+      - retry: {delay: 0.05s}
+        run: |
+          if [ ${{ item }} = a ]; then until grep -q b-2 "$LEDGER"; do sleep 0.02; done; fi
+          echo ${{ item }}-$RERAIL_ATTEMPT >> "$LEDGER"
+          test ${{ item }}-$RERAIL_ATTEMPT != b-1 || { echo rate limit exceeded >&2; exit 1; }
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    assert project.ledger() == ["b-1", "b-2", "a-1"]
+
+
+def test_a_clean_up_that_waits_is_not_left_out_without_a_word(project: Project) -> None:
+    project.pipeline("""
+steps: [{id: a, run: exit 1}]
+finally: [{id: release, run: 'test -e ok || { echo "usage limit reached, try again in 2 hours" >&2; exit 1; }; echo released >> "$LEDGER"'}]
+""")
+    paused = project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    assert "quota of release" in paused.stderr
+    (project.root / "ok").touch()
+    project.rerail("resume", "r", "--no-wait", check=1)
+    assert "released" in project.ledger()
+
+
+def test_no_words_of_strangers_stop_the_loop(project: Project) -> None:
+    lines = ["usage limit reached; try again after 3:30 and/or buy more", "rate limit exceeded, retry" + " " * 4000 + "x"]
+    (project.root / "said").write_text("\n".join(lines))
+    project.pipeline('steps: [{id: a, run: "cat said >&2; test -e ok", retry: {attempts: 2, delay: 0}}]')
+    project.rerail("run", "pipeline.yaml", "--id", "r")
+    (project.root / "ok").touch()
+    project.rerail("resume", "r", "--no-wait", check=0)
+
+
 def test_a_step_that_runs_again_asks_again(project: Project) -> None:
     project.pipeline(APPROVE)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=5)

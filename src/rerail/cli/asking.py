@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import select
+import termios
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -47,6 +49,8 @@ def asker(aside: Callable[[], AbstractContextManager[None]], look: Look) -> Ask 
 
 
 def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Look) -> Answer:
+    with contextlib.suppress(termios.error):
+        termios.tcflush(STDIN, termios.TCIFLUSH)  # what was typed before is no answer
     say_raw(f"\n{look.paint('?', 'yellow')} {look.paint(one_line(question, MOST_ANSWER), 'bold')}")
     while True:
         say_raw(f"  {one_line(step, 200)}: y to approve, n [reason] to reject, Enter to decide later")

@@ -16,6 +16,7 @@ from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.items import ItemsRecord
 from rerail.core.money import COST, total
+from rerail.core.state import name
 from rerail.core.words import how_far
 from rerail.text import one_line, size_text, without_escapes
 
@@ -189,8 +190,11 @@ def next_command(run_id: str, known: Checkpoint) -> str:
     if known.paused_for == "quota":
         return f"rerail resume {run_id} --wait"
     if known.paused_for == "approval":
-        waiting = [step for step in known.steps if step.status == "pending" and step.command.startswith("approve: ")]
-        return f"rerail approve {run_id} {shlex.quote(waiting[0].id if waiting else 'STEP')}, or reject"
+        named = re.search(r"(\S+(?:\[.*?\])?) waits for approval", known.status_reason)
+        answered = {name((step.id, step.item)) for step in known.steps if step.verdict is not None}
+        if named is not None and named[1] not in answered:
+            return f"rerail approve {run_id} {shlex.quote(named[1])}, or reject"
+        return f"rerail resume {run_id}"
     reason = known.status_reason
     unknown = re.match(r"the outcome of (.+?)(?:, .*)? is unknown", reason)
     if unknown is None:

@@ -65,7 +65,7 @@ def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
 
 def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) -> None:
     if event.refused:
-        unit.refusals += 1
+        unit.refusals = event.refusals or unit.refusals + 1
         unit.reason = event.refused
     else:
         unit.failures += 1
@@ -115,10 +115,12 @@ def _progressed(_state: RunState, unit: UnitState, _seq: int, event: ev.StepProg
     )
 
 
-def _judged(_state: RunState, unit: UnitState, _seq: int, event: ev.StepJudged) -> None:
-    unit.verdict = Verdict(approved=event.approved, by=event.by, at=event.at, reason=event.reason)
+def _judged(state: RunState, unit: UnitState, seq: int, event: ev.StepJudged) -> None:
+    unit.verdict = Verdict(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
     unit.failures = 0
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
+    if event.item is not None:
+        closing.reopen_around(state, (event.step, event.item), unit.reason)
 
 
 def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
@@ -159,6 +161,7 @@ def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInva
 def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) -> None:
     unit.failures = 0
     unit.refusals = 0
+    unit.verdict = None
     unit.retry_at = None
     unit.retry_in = None
     unit.allowed = False

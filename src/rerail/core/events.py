@@ -63,6 +63,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str
     at: datetime
     reason: str = ""
+    seq: int = 0  # where in the journal: what was asked about may have changed since
 
 
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -196,6 +197,7 @@ class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_
     output: str = ""
     why: str = ""  # why another attempt follows, and when
     refused: str = ""  # by what a service asked to be left alone: that is no failure a policy counts
+    refusals: int = 0  # how often in a row nothing of the step got through, this time included
 
 
 class StepProgressed(_UnitEvent, frozen=True, kw_only=True, tag="step-progressed", omit_defaults=True):

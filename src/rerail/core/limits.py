@@ -35,11 +35,12 @@ def _row(name: Refusal, *patterns: str) -> _Row:
     return _Row(name, re.compile("|".join(patterns), re.IGNORECASE))
 
 
-# A bare 429 is no refusal: tests of web services print it too. The first row that fits counts.
+# The first row that fits counts. Nothing here may take long: what is read was written by strangers.
 REFUSALS: Final = (
     _row(
-        "rate limit",
-        r"(?:requests|tokens)[ _-]per[ _-](?:min|sec)",  # who counts by the minute says "quota" and means soon
+        "rate limit",  # who counts by the minute says "quota" and means soon
+        r"(?:limit|quota|exceed)[^\n]{0,80}\b(?:requests|tokens)[ _-]per[ _-](?:min|sec)",
+        r"\b(?:requests|tokens)[ _-]per[ _-](?:min|sec)[^\n]{0,40}(?:limit|quota|exceed)",
         r"per[ _-]?(?:minute|second)[ _-]?(?:limit|quota)",
     ),
     _row(
@@ -47,33 +48,38 @@ REFUSALS: Final = (
         r"usage limit (?:has been )?(?:reached|exceeded|hit)",
         r"(?:hit|reached|exceeded) your (?:(?:usage|session|weekly|daily|monthly|current|api) ){0,2}(?:limit|quota)",
         r"(?:session|weekly|daily|monthly|5-hour) limit (?:reached|exceeded|hit)",
-        r"quota[ _-]?(?:was |has been |is )?(?:exceeded|exhausted|reached)",
-        r"exceeded (?:your|the) (?:\w+ )?quota",
-        r"insufficient[ _]quota|resource[ _]?exhausted|out of (?:credits|quota)|credit balance is too low",
+        r"(?<!disk )quota[ _-]?(?:was |has been |is )?(?:exceeded|exhausted|reached)",
+        r"exceeded (?:your|the) (?:\w{1,20} )?quota",
+        r"insufficient[ _]quota|resource_?exhausted\b|out of (?:credits|quota)|credit balance is too low",
     ),
     _row(
         "overloaded",
         r"overloaded[ _]?error|(?:is|are|model|server|service|currently) overloaded",
         r"(?:http|status|error|code)\W{0,4}(?:code\W{0,3})?529\b|\b529\b\W{0,4}(?:overloaded|site is)",
-        r"\bslow ?down\b.{0,40}(?:request|rate)|\bSlowDown\b",
+        r"\bSlowDown\b",
     ),
     _row(
         "rate limit",
-        r"rate[ _-]?limit(?:s)?[ _-]?(?:ed\b|exceed|reached|hit|error|exception)",
-        r"(?:exceed|reach|hit)\w*(?: \w+){0,3} rate[ _-]?limit",
+        r"rate[ _-]?limits?[ _-]?(?:ed\b|exceed|reached|hit|error|exception)",
+        r"(?:exceed|reach|hit)\w{0,6}(?: \w{1,20}){0,3} rate[ _-]?limit",
         r"too[ _-]?many[ _-]?requests",
-        r"throttl(?:ed|ing)[ _-]?(?:exception|error)?",
-        r"(?:http(?:/[\d.]+)?|status|error|code)\W{0,4}(?:code\W{0,3})?429\b|\b429\b\W{0,4}(?:too many|client error)",
+        r"throttl(?:ed|ing)[ _-]?(?:exception|error)|requests? (?:was |were )?throttled",
+        r"(?:http(?:/[\d.]{1,3})?|status|error|code)\W{0,4}(?:code\W{0,3})?429\b|\b429\b\W{0,4}(?:too many|client error)",
     ),
 )
 
+MOST_TEXT: Final = 8_000  # characters that are looked at, half of them from the end
+_SPACE: Final = re.compile(r"[^\S\n]+")
+_TALK: Final = re.compile(r"\b(?:assert|expect|should\b)", re.IGNORECASE)
+
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PIECE = r"\d+(?:\.\d+)?\s?(?:ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)\b"
-_PIECES: Final = re.compile(r"(\d+(?:\.\d+)?)\s?(ms|mil|s|m|h|d)", re.IGNORECASE)
-_SPAN = rf"((?:\d+(?:\.\d+)?[dhm])*{_PIECE}(?:(?:,? and |, | )?{_PIECE})*)"
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_PIECE = rf"{_NUMBER} ?(?:ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)\b"
+_PIECES: Final = re.compile(rf"({_NUMBER}) ?(ms|mil|s|m|h|d)", re.IGNORECASE)
+_SPAN = rf"((?:{_NUMBER}[dhm]){{0,3}}{_PIECE}(?:(?:,? and |, | )?{_PIECE}){{0,4}})"
 
 _HEADER: Final = re.compile(
-    r"retry[-_ ]?after(?:[-_ ]?(ms|s|seconds))?[\"']?\s*[:=]?\s*[\"']?(\d+(?:\.\d+)?)\s?"
+    rf"retry[-_ ]?after(?:[-_ ]?(ms|s|seconds))?[\"']? ?[:=]? ?[\"']?({_NUMBER}) ?"
     r"(ms|milliseconds|s|seconds?|secs?|m|minutes?|mins?|h|hours?)?\b",
     re.IGNORECASE,
 )
@@ -81,31 +87,39 @@ _HTTP_DATE: Final = re.compile(
     r"(?:retry-after|reset)\W{1,4}((?:\w{3}, )?\d{1,2} \w{3} \d{4} \d\d:\d\d:\d\d GMT)", re.IGNORECASE
 )
 _IN: Final = re.compile(
-    rf"(?:try|retry|wait|again|available|reset|resets|retrydelay)[\"']?(?:\s\w+){{0,3}}?\s*[:=]?\s*[\"']?"
-    rf"(?:\b(?:in|after|for)\s)?\s*(?:about\s)?{_SPAN}",
+    rf"(?:try|retry|wait|again|available|reset|resets|retrydelay)[\"']?(?: \w{{1,20}}){{0,3}}? ?[:=]? ?[\"']?"
+    rf"(?:(?:in|after|for) )?(?:about )?{_SPAN}",
     re.IGNORECASE,
 )
 _EPOCH: Final = re.compile(
-    r"(?:reset|limit reached|until)[\w-]*[\"']?(?: at)?\s*[:=|]\s*[\"']?(\d{13}|\d{10})\b", re.IGNORECASE
+    r"(?:reset|limit reached|until)[\w-]{0,20}[\"']?(?: at)? ?[:=|] ?[\"']?(\d{13}|\d{10})\b", re.IGNORECASE
 )
 _WORD = r"(?:resets?|again|until|available|after|reset_at|resetsat)"
 _ISO: Final = re.compile(
-    _WORD + r"[^\n]{0,30}?(20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s?(?:Z|UTC|[+-]\d\d:?\d\d)?)", re.IGNORECASE
+    _WORD + r"[^\n]{0,30}?(20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)? ?(?:Z|UTC|[+-]\d\d:?\d\d)?)",
+    re.IGNORECASE,
 )
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CLOCK: Final = re.compile(
     _WORD
-    + r"\s(?:on\s|at\s)?(?:("
+    + r" (?:on |at )?(?:("
     + "|".join(_MONTHS)
-    + r")[a-z]*\.?\s(\d{1,2})(?:st|nd|rd|th)?(?:,\s?|\s)(?:at\s|\d{4}\s)?)?"
-    r"(?:at\s)?(\d{1,2})(?::(\d\d))?\s?([ap]\.?m\b\.?)?(?:\s?\(?([A-Za-z]+(?:/[A-Za-z_]+)+|UTC|GMT)\)?)?",
+    + r")[a-z]{0,6}\.? (\d{1,2})(?:st|nd|rd|th)?(?:, ?| )(?:at |\d{4} )?)?"
+    r"(?:at )?(\d{1,2})(?::(\d\d))? ?([ap]\.?m\b\.?)?(?: ?\(?([A-Za-z]{1,20}(?:/[A-Za-z_]{1,20}){1,2}|UTC|GMT)\)?)?",
     re.IGNORECASE,
 )
 
 
+def heard(text: str) -> str:
+    """What is worth looking at: without talk of what was expected, and no more than can be looked at quickly."""
+    if len(text) > MOST_TEXT:  # what says why stands at its beginning or at its end
+        text = f"{text[: MOST_TEXT // 2]}\n{text[-MOST_TEXT // 2 :]}"
+    return "\n".join(line for line in _SPACE.sub(" ", text).split("\n") if not _TALK.search(line))
+
+
 def refused(text: str, kind: str, exit_code: int | None) -> Refusal | None:
     """What kind of refusal this is, if it is one: by what was said, by the name of an exception, by the exit code."""
-    said = f"{kind}\n{text}"
+    said = heard(f"{kind}\n{text}")
     for row in REFUSALS:
         if row.looks_like.search(said):
             return row.name
@@ -114,8 +128,12 @@ def refused(text: str, kind: str, exit_code: int | None) -> Refusal | None:
 
 def told_until(text: str, now: datetime) -> datetime | None:
     """When the service may be asked again, if it said so. `now` is in the zone of this machine."""
+    text = heard(text)
     for read in (_header, _http_date, _span, _epoch, _iso, _clock):
-        found = read(text, now)
+        try:
+            found = read(text, now)
+        except (ValueError, OverflowError):  # no such day, or one that no calendar has
+            continue
         if found is not None and now - MOST_SKEW < found <= now + MOST_AHEAD:  # one that is long over tells nothing
             return max(found, now)
     return None
@@ -203,5 +221,5 @@ def _zone(name: str | None, default: tzinfo | None) -> tzinfo | None:
 
     try:
         return ZoneInfo(name)
-    except (OSError, ValueError):  # no such zone, or no list of zones here
+    except (OSError, ValueError, KeyError):  # no such zone, or no list of zones here
         return default

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rerail.core import holes
-from rerail.core.model import Inner, Loop, Map, Python, Run, Step, Write
+from rerail.core.model import Approve, Inner, Loop, Map, Python, Run, Step, Write
 
 EVERYTHING = "*"  # the expression does not say which
 
@@ -51,6 +51,8 @@ def _texts(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
             yield script
         case Python(arguments=arguments):
             yield from _inside(arguments)
+        case Approve(message=message):
+            yield message
         case Write(path=path, content=content):
             yield from (path, content)
         case Map(over=over, limit=limit, offset=offset):

@@ -17,7 +17,6 @@ from rerail.core.model import Retry, Step
 MOST_REFUSALS: Final = 10  # in a row, with ever longer waits; after that it is waited long
 MOST_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
 LONG_WAIT: Final = 900.0  # seconds, where nobody said how long
-MOST_TEXT: Final = 20_000  # characters that are looked at
 MOST_SPREAD: Final = 10.0  # seconds by which those that wait for the same time are spread
 
 
@@ -26,12 +25,12 @@ class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     delay: float | None
     why: str
-    limit: Limit | None = None  # it waits because a service refused, not because of the policy
+    limit: Limit | None = None  # a service refused: it waits for that, or has waited too often
 
     @property
     def refused(self) -> str:
-        """By what a service refused, if it did."""
-        return self.limit.name if self.limit is not None else ""
+        """By what a service refused, if it is asked again."""
+        return self.limit.name if self.limit is not None and self.delay is not None else ""
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +86,9 @@ def decide(step: Step, symptoms: Symptoms, around: Circumstances) -> RetryDecisi
 def _after_refusal(step: Step, limit: Limit, around: Circumstances) -> RetryDecision:
     """A policy that speaks of refusals bounds them; where there is none they are waited for, but not for ever."""
     policy, past = step.retry, around.failures + around.refusals
-    most = policy.attempts if policy.attempts > 1 and (not policy.on or "rate_limit" in policy.on) else MOST_LONG_REFUSALS
+    most = policy.attempts if _speaks_of_refusals(policy) else MOST_LONG_REFUSALS
     if past >= most:
-        return RetryDecision(delay=None, why=f"refused {past} times in a row: {limit.name}")
+        return RetryDecision(delay=None, why=f"refused {past} times in a row: {limit.name}", limit=limit)
     delay = _until(limit, policy, around)
     return RetryDecision(delay=delay, why=_words(past, policy, delay, limit.name, around), limit=limit)
 
@@ -99,8 +98,6 @@ def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
     if not step.rate_limit.recognised or step.is_controller:  # what was refused inside was dealt with there
         return None
     text = symptoms.text
-    if len(text) > MOST_TEXT:  # what says why stands at its beginning or at its end
-        text = f"{text[: MOST_TEXT // 2]}\n{text[-MOST_TEXT // 2 :]}"
     own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)
     name = refused(text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
     return Limit(name, told_until(text, at)) if name else None
@@ -108,7 +105,11 @@ def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
 
 def _may_wait(step: Step) -> bool:
     """Whether an attempt that was refused may be repeated without being asked for: not if nobody may repeat it."""
-    return step.idempotent or step.retry.attempts > 1
+    return step.idempotent or _speaks_of_refusals(step.retry)
+
+
+def _speaks_of_refusals(policy: Retry) -> bool:
+    return policy.attempts > 1 and (not policy.on or "rate_limit" in policy.on)
 
 
 def _until(limit: Limit, policy: Retry, around: Circumstances) -> float:

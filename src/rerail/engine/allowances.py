@@ -10,7 +10,7 @@ from rerail.core import money
 from rerail.core.events import Metrics
 from rerail.core.model import Budget, Map, Pipeline, every_step
 from rerail.core.money import Spent
-from rerail.core.state import Unit, UnitState
+from rerail.core.state import Unit
 from rerail.engine.recorder import Recorder
 
 Scope = tuple[str, str | None]  # a step, and of a map the item
@@ -32,8 +32,9 @@ _NOTHING = Overspent(why="")
 class Allowances:
     """The budgets of the steps and items of one run, and what was spent of each."""
 
-    def __init__(self, pipeline: Pipeline, recorder: Recorder) -> None:
+    def __init__(self, pipeline: Pipeline, recorder: Recorder, running: Iterable[Unit]) -> None:
         self._recorder = recorder
+        self._running = running
         # By step: for each instance at which depth. A step inside a map or loop has its budget once per item of it.
         self._budgets: dict[str, list[tuple[int, Budget]]] = {}
         for depth, step in every_step(pipeline):
@@ -43,13 +44,16 @@ class Allowances:
                 self._budgets.setdefault(step.id, []).append((depth + 1, step.action.item_budget))
         self.any = bool(self._budgets)
         self._spent: dict[Scope, Spent] = {}
-        for unit, known in recorder.state.units.items() if self.any else ():
-            self._count(unit, _all_of(known))
+
+    def restore(self) -> None:
+        """Count what earlier lives have used up, once that of attempts they lost is known."""
+        for unit, known in self._recorder.state.units.items() if self.any else ():
+            self._count(unit, _spent(known.metrics, known.worked))
 
     def why_not(self, unit: Unit) -> Overspent:
         """Why nothing more may be spent on a unit."""
         for scope, budget in self._scopes(unit) if self.any else ():
-            why = money.exhausted(budget, self._spent.get(scope, Spent()), of=_name(scope))
+            why = money.exhausted(budget, self._by_now(scope), of=_name(scope))
             if why:
                 return Overspent(why=why, of_item=scope[1] is not None)
         return _NOTHING
@@ -70,23 +74,23 @@ class Allowances:
                 stopped.append(scope[0])
         return stopped
 
-    def overdrawn(self, running: Iterable[Unit]) -> list[str]:
+    def overdrawn(self) -> list[str]:
         """The steps to stop: their budget says so, and is spent with what their attempts under way have used."""
-        if not self.any:
-            return []
-        used: dict[Scope, Spent] = {}
-        budgets: dict[Scope, Budget] = {}
-        for unit in running:
-            seen = self._recorder.state.unit(unit).so_far
-            for scope, budget in self._scopes(unit) if seen is not None else ():
-                budgets[scope] = budget
-                before = used.get(scope) or self._spent.get(scope, Spent())
-                used[scope] = before.plus(_spent(seen.metrics, seen.elapsed))  # type: ignore[union-attr]
+        scopes = {scope: budget for unit in self._running for scope, budget in self._scopes(unit)} if self.any else {}
         return [
             scope[0]
-            for scope, budget in budgets.items()
-            if budget.on_exceed == "stop" and scope[1] is None and money.exhausted(budget, used[scope])
+            for scope, budget in scopes.items()
+            if budget.on_exceed == "stop" and scope[1] is None and money.exhausted(budget, self._by_now(scope))
         ]
+
+    def _by_now(self, scope: Scope) -> Spent:
+        """What was spent, and what is known of attempts under way."""
+        spent = self._spent.get(scope, Spent())
+        for unit in self._running:
+            seen = self._recorder.state.unit(unit).so_far
+            if seen is not None and any(scope == one for one, _ in self._scopes(unit)):
+                spent = spent.plus(_spent(seen.metrics, seen.elapsed))
+        return spent
 
     def _count(self, unit: Unit, used: Spent) -> None:
         for scope, _ in self._scopes(unit):
@@ -109,10 +113,6 @@ class Allowances:
 def _name(scope: Scope) -> str:
     step, item = scope
     return f" of {step}" if item is None else f" of {step}[{item}]"
-
-
-def _all_of(known: UnitState) -> Spent:
-    return _spent(known.metrics, known.worked)
 
 
 def _spent(metrics: Metrics, seconds: float) -> Spent:

@@ -87,12 +87,14 @@ class Ends:
                 output=outcome.output,
                 why=decision.why if delay is not None else "",
                 refused=decision.refused,
+                refusals=self._holds.refusals(task, desk.state.unit(task.unit)) + 1 if decision.refused else 0,
             )
         )
         if decision.refused:
             self._holds.refused(task, decision)
             return False
-        self._holds.got_through(step)
+        if decision.limit is None:
+            self._holds.got_through(step)
         if delay is not None:
             desk.turns.wait(task, desk.clock.monotonic() + delay)
             return False

@@ -203,8 +203,11 @@ class MapRun(Controller):
             self._active += 1
             self._open_item(index)
         left = -1 if self._stopped else self._items.next_pending(self._cursor)
-        if self._active == 0 and left < 0 and not self._asked and self not in self.desk.due:
-            self.desk.due.append(self)
+        if self._active == 0 and left < 0:
+            if self._asked:  # all that is left of it waits for something outside
+                self.outer.set_aside(self.task)
+            elif self not in self.desk.due:
+                self.desk.due.append(self)
 
     def _open_item(self, index: int) -> None:
         item = self._prefix + self._listing.keys[index]
@@ -261,8 +264,6 @@ class MapRun(Controller):
         self._active -= 1
         self._asked += 1
         self._fill()
-        if not self._active and self._items.next_pending(self._cursor) < 0:  # all that is left of it waits
-            self.outer.set_aside(self.task)
 
     def take_back(self, task: Task) -> None:  # noqa: ARG002 - whichever it is
         if not self._active:

@@ -6,7 +6,7 @@ is left the run is paused. What was decided follows from the state alone, so the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from datetime import datetime, timedelta
 
 import msgspec
@@ -18,6 +18,7 @@ from rerail.core.retry import RetryDecision, remaining
 from rerail.core.state import Unit, UnitState, name
 from rerail.core.template import ExpressionError, render_value
 from rerail.engine.allowances import Allowances
+from rerail.engine.autosave import Running
 from rerail.engine.desk import Desk
 from rerail.engine.gates import Gate
 from rerail.engine.job import Ask
@@ -45,25 +46,30 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     cause: PauseCause
     why: str
     until: datetime | None = None
+    aside: bool = False  # whatever else there is where it stands goes on without it
     waiting: tuple[str, ...] = ()  # `approve` steps without an answer
+    hooks: tuple[str, ...] = ()  # parked steps that clean up or come last
 
 
 class Holds:
     """Holds back tasks of one life."""
 
-    def __init__(self, desk: Desk, under_way: Callable[[str], int]) -> None:
+    def __init__(self, desk: Desk, running: Running) -> None:
         self._desk = desk
-        self._under_way = under_way  # how many attempts of a step are
+        self._running = running
         self._gates: dict[str, Gate] = {}
         self._queues: dict[str, list[Task]] = {}  # those for whom the gate is open, and too narrow
+        self._news = False  # something happened while a person was being asked
         self._parked: dict[Unit, tuple[Task, Held]] = {}
         self.questions: dict[Unit, Task] = {}  # those of them that wait for an answer
-        self.allowances = Allowances(desk.job.pipeline, desk.recorder)
+        self._stopped: set[str] = set()  # steps whose attempts are being stopped
+        self.allowances = Allowances(desk.job.pipeline, desk.recorder, running)
         self._approves = desk.job.pipeline.has_approvals
         self.idle = not self._approves and not self.allowances.any  # nothing can be held
 
     def restore(self) -> None:
-        """Close the gates that earlier lives found closed."""
+        """Count what earlier lives have spent, and close the gates that they found closed."""
+        self.allowances.restore()
         desk, now, at = self._desk, self._desk.clock.monotonic(), self._desk.clock.now()
         for (step, _), known in desk.state.units.items():
             if known.refusals and known.status == "failed" and known.retry_at is not None:
@@ -80,29 +86,48 @@ class Holds:
 
     def holds(self, task: Task, unit: UnitState) -> bool:
         """Whether a task may not start now; if so it is seen to that it comes back, or that the run pauses."""
-        if isinstance(task.step.action, Approve) and unit.verdict is None:
+        if isinstance(task.step.action, Approve) and not self._is_judged(task, unit):
             self.questions[task.unit] = task
-            self._park(task, Held(cause="approval", why=f"{name(task.unit)} waits for approval"), aside=True)
+            self._park(task, Held(cause="approval", why=f"{name(task.unit)} waits for approval", aside=True))
             return True
         spent = self.allowances.why_not(task.unit)
         if spent:
-            self._park(task, Held(cause="budget", why=spent.why), aside=spent.of_item)
+            self._park(task, Held(cause="budget", why=spent.why, aside=spent.of_item))
             return True
         gate = self._gates.get(task.step.id)
         return gate is not None and self._waits(task, gate)
+
+    def _is_judged(self, task: Task, unit: UnitState) -> bool:
+        """Whether a person has answered, and about what there is now: not about what was made anew since."""
+        verdict, state = unit.verdict, self._desk.state
+        if verdict is None:
+            return False
+        needs = [state.unit((need, task.unit[1])) for need in task.step.needs]
+        if any(need.changed_seq > verdict.seq and need.completions > 1 for need in needs):
+            self._desk.past.invalidate(task.unit, "what was asked about has changed since")
+            return False
+        return True
+
+    def _under_way(self, step: str, since: float = float("-inf")) -> int:
+        """How many attempts of a step are, of those that began since."""
+        running = self._running.values()
+        return sum(task.step.id == step and not task.controls and began >= since for task, _, began in running)
 
     def _waits(self, task: Task, gate: Gate) -> bool:
         now = self._desk.clock.monotonic()
         if now < gate.opens:
             longest = float("inf") if self._desk.job.wait == "yes" else task.step.rate_limit.pause_after
             if gate.opens - now > longest:
-                self._park(task, Held(cause="quota", why=f"{gate.name} of {task.step.id}", until=gate.opens_at))
+                # An item that has begun makes room for others; if it is its first step that waits, so would theirs.
+                aside = bool(task.step.needs) and task.unit[1] is not None
+                why = f"{gate.name} of {task.step.id}"
+                self._park(task, Held(cause="quota", why=why, until=gate.opens_at, aside=aside))
             else:
                 self._desk.turns.wait(task, gate.turn(self._desk.tools.dice()))
             return True
         if task.controls:
             return False
-        if self._under_way(task.step.id) >= gate.allowed:
+        if self._under_way(task.step.id, gate.opens) >= gate.allowed:
             self._queues.setdefault(task.step.id, []).append(task)
             return True
         due = gate.wait_for_pace(now)
@@ -112,10 +137,16 @@ class Holds:
         gate.start(now, self._desk.tools.dice())
         return False
 
-    def _park(self, task: Task, held: Held, *, aside: bool = False) -> None:
+    def _park(self, task: Task, held: Held) -> None:
         self._parked[task.unit] = (task, held)
-        if aside:  # whatever else there is where it stands goes on without it
+        if held.aside:
             task.home.set_aside(task)
+
+    def _take_back(self, unit: Unit) -> Task:
+        task, held = self._parked.pop(unit)
+        if held.aside:
+            task.home.take_back(task)
+        return task
 
     # What becomes of attempts
 
@@ -139,7 +170,7 @@ class Holds:
     def ended(self, task: Task, outcome: Outcome) -> None:
         """An attempt ended: it has used something up, and others of its step may have their turn."""
         for spent in self.allowances.took(task.unit, outcome.metrics, 0.0 if task.controls else outcome.duration):
-            self._desk.tools.executor.stop(STOP_GRACE, spare=_AllBut(spent))
+            self._stop(spent)
         step = task.step.id
         gate = self._gates.get(step)
         if gate is None:
@@ -159,7 +190,11 @@ class Holds:
 
     def overspent(self, task: Task) -> bool:
         """Whether it was cut off because its own budget is spent: then it is parked, not lost."""
-        return bool(self.allowances.why_not(task.unit))
+        return any(task.step.id == step or task.step.id.startswith(step + "/") for step in self._stopped)
+
+    def _stop(self, step: str) -> None:
+        self._stopped.add(step)
+        self._desk.tools.executor.stop(STOP_GRACE, spare=_AllBut(step))
 
     def mind_clock(self) -> None:
         """A machine that slept, or whose clock was set, need not wait for what is over."""
@@ -169,10 +204,10 @@ class Holds:
                 self._desk.turns.hurry(step, now)
         self.wake()
 
-    def mind_budgets(self, running: Iterable[Unit]) -> None:
+    def mind_budgets(self) -> None:
         """Stop what spends more than its step may, where the budget says so."""
-        for step in self.allowances.overdrawn(running):
-            self._desk.tools.executor.stop(STOP_GRACE, spare=_AllBut(step))
+        for step in self.allowances.overdrawn():
+            self._stop(step)
 
     def wake(self) -> bool:
         """Let what was parked until a time go on if that has come meanwhile; whether there was any."""
@@ -181,10 +216,9 @@ class Holds:
         for unit, (task, held) in self._parked.items():
             gate = self._gates.get(task.step.id)
             if held.cause == "quota" and (gate is None or not gate.is_closed(now)):
-                due.append((unit, task))
-        for unit, task in due:
-            del self._parked[unit]
-            self._desk.turns.ready(task)
+                due.append(unit)
+        for unit in due:
+            self._desk.turns.ready(self._take_back(unit))
         return bool(due)
 
     def keep(self, wanted: Callable[[Task], bool]) -> None:
@@ -195,40 +229,45 @@ class Holds:
 
     # The end
 
-    def read_letters(self) -> None:
-        """Take up what people elsewhere have answered."""
-        if not self._approves:
-            return
-        for said in self._desk.tools.letters():
+    def read_letters(self) -> bool:
+        """Take up what people elsewhere have answered; whether there was anything."""
+        taken = False
+        for said in self._desk.tools.letters() if self._approves else ():
             known = self._desk.state.unit(said.unit)
-            fresh = known.finished_at is None or said.at > known.finished_at  # else it was acted on before
-            if fresh and known.status in ("pending", "failed", "interrupted"):
-                self._answered(said.unit, said)
+            # Else it was acted on before, or somebody has said something else since.
+            last = max((at for at in (known.finished_at, known.verdict and known.verdict.at) if at), default=None)
+            if (last is None or said.at > last) and known.status in ("pending", "failed", "interrupted"):
+                reason = self._desk.job.mask.text(said.reason)
+                self._answered(said.unit, msgspec.structs.replace(said, reason=reason))
+                taken = True
+        return taken
 
     def _answered(self, unit: Unit, said: ev.StepJudged) -> None:
         self._desk.recorder.stage(said)
         if unit in self._parked:
-            task, _ = self._parked.pop(unit)
             del self.questions[unit]
-            task.home.take_back(task)
-            self._desk.turns.next(task)
+            self._desk.turns.next(self._take_back(unit))
 
-    def ask(self, ask: Ask) -> bool:
-        """Ask a person who is there; whether anything was answered."""
-        asked = False
+    def ask(self, ask: Ask, is_urgent: Callable[[], bool]) -> bool:
+        """Ask a person who is there; whether anything was answered, here or elsewhere, or is urgent."""
+        asked = self._news = False
+
+        def is_over() -> bool:
+            self._news = self._news or self.read_letters() or self.wake() or is_urgent()
+            return self._news or bool(self._desk.tools.signals.received)
+
         for task in list(self.questions.values()):
             step, item = task.unit
-            answer = ask(name(task.unit), self._question(task), self._is_urgent)
+            if self._news or task.unit not in self.questions:
+                continue
+            answer = ask(name(task.unit), self._question(task), is_over)
             if answer.approved is None:
                 continue
             asked = True
             reason, at = self._desk.job.mask.text(answer.reason), self._desk.clock.now()
             said = ev.StepJudged(at=at, step=step, item=item, approved=answer.approved, by=answer.by, reason=reason)
             self._answered(task.unit, said)
-        return asked
-
-    def _is_urgent(self) -> bool:
-        return bool(self._desk.tools.signals.received)
+        return asked or self._news
 
     def _question(self, task: Task) -> str:
         assert isinstance(task.step.action, Approve)
@@ -238,14 +277,24 @@ class Holds:
             text = task.step.action.message
         return self._desk.job.mask.text(text)
 
-    def pause(self) -> Held | None:
+    def pause(self, hooks: Container[str]) -> Held | None:
         """What the run waits for when nothing else is left, if it is for something."""
-        held = [one for _, one in self._parked.values()]
+        held = [self._held_now(task, one) for task, one in self._parked.values()]
         if not held:
             return None
         cause = min((one.cause for one in held), key=_FIRST.index)
         times = [one.until for one in held if one.until is not None]
         reasons = list(dict.fromkeys(one.why for one in held))
         more = f" and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
-        waiting = tuple(map(name, self.questions))
-        return Held(cause=cause, why="; ".join(reasons[:SHOWN]) + more, until=min(times, default=None), waiting=waiting)
+        return Held(
+            cause=cause,
+            why="; ".join(reasons[:SHOWN]) + more,
+            until=min(times, default=None),
+            waiting=tuple(map(name, self.questions)),
+            hooks=tuple(name(unit) for unit in self._parked if unit[0] in hooks),
+        )
+
+    def _held_now(self, task: Task, held: Held) -> Held:
+        """With the sum as it is now: others went on spending."""
+        why = self.allowances.why_not(task.unit).why if held.cause == "budget" else ""
+        return msgspec.structs.replace(held, why=why) if why else held

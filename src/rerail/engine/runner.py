@@ -56,9 +56,9 @@ class Runner:
         self._desk.view.status = self._run_status
         self._past = self._desk.past
         self._inside = Inside(self._desk)
-        self._holds = Holds(self._desk, self._under_way)
-        self._ends = Ends(self._desk, self._root, self._inside.hooks, self._holds)
         self._running: dict[Unit, tuple[Task, int, float]] = {}  # with the number of the attempt and when it began
+        self._holds = Holds(self._desk, self._running)
+        self._ends = Ends(self._desk, self._root, self._inside.hooks, self._holds)
         self._parallel = job.options.parallel
         self._counted = 0  # those of them that count against the width of the run
         self._files = StepFiles(tools.workshop, job.spared, self._desk.cannot_keep)
@@ -97,7 +97,8 @@ class Runner:
         return self._ending()
 
     def _ending(self) -> End:
-        return ending_of(self._job, self._recorder, self._root, self._stopping.stop, self._holds.pause())
+        held = self._holds.pause(self._inside.hooks)
+        return ending_of(self._job, self._recorder, self._root, self._stopping.stop, held)
 
     def _loop(self) -> None:
         starts: list[Task] = []
@@ -127,12 +128,16 @@ class Runner:
 
     def _ask(self) -> bool:
         """Nothing else is left: ask whoever is there what waits for a person; whether anything goes on now."""
-        if self._holds.wake():
+        if self._holds.wake() or self._holds.read_letters():
             return True
-        answered = self._tools.ask is not None and self._holds.ask(self._tools.ask)
+        answered = self._tools.ask is not None and self._holds.ask(self._tools.ask, self._is_out_of_time)
         if self._tools.signals.received:
             self._stopping.heed_signals(running=False)
         return answered
+
+    def _is_out_of_time(self) -> bool:
+        due = self._stopping.purse.due()
+        return due is not None and self._clock.monotonic() >= due
 
     def _is_stopping(self) -> bool:
         if self._final_status:  # the last hooks run whatever happened, unless we are told to stop or cannot record
@@ -210,9 +215,6 @@ class Runner:
         if task.home.counted and not task.controls:
             self._counted -= 1
         return task, number
-
-    def _under_way(self, step: str) -> int:
-        return sum(task.step.id == step and not task.controls for task, _, _ in self._running.values())
 
     def _skips(self, task: Task) -> bool:
         """Settle a step whose `when` does not hold. One that has no value is left to fail as an attempt."""
@@ -301,7 +303,7 @@ class Runner:
             self._last_interval = now
             self._holds.mind_clock()
             save_progress(self._desk, self._running)
-            self._holds.mind_budgets(self._running)
+            self._holds.mind_budgets()
             self._interval_due = True
 
     def _look(self) -> None:

@@ -15,7 +15,7 @@ MOST_CONDITIONS = 100
 MOST_PATTERN = 1_000  # characters
 
 
-def read_budget(owner: Fields, key: str = "budget") -> Budget | None:
+def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) -> Budget | None:
     """How much may be used up."""
     node = owner.get(key)
     if node is None:
@@ -23,6 +23,11 @@ def read_budget(owner: Fields, key: str = "budget") -> Budget | None:
     fields = Fields(node, owner.problems, f"`{key}`")
     fields.only(BUDGET_KEYS)
     on_exceed: Any = fields.choice("on_exceed", ("finish", "stop"), "finish")
+    if on_exceed == "stop" and not may_stop:
+        where = fields.get("on_exceed") or node
+        owner.problems.add(
+            where, f"`on_exceed: stop` of `{key}`: what is under way for an item cannot be stopped, it finishes"
+        )
     return Budget(
         cost_usd=fields.amount("cost_usd"),
         tokens=fields.count("tokens", 1) if fields.has("tokens") else None,

@@ -60,7 +60,7 @@ def read_map(fields: Fields, problems: Problems, known: Known, directory: str) -
         max_failures=count,
         max_failures_percent=percent,
         on_item_failure=how,
-        item_budget=read_budget(inner, "item_budget"),
+        item_budget=read_budget(inner, "item_budget", may_stop=False),
     )
 
 

@@ -207,7 +207,7 @@ class StepReader:
             timeout=fields.time_limit() if fields.has("timeout") else self._timeout,
             retry=read_retry(fields, self._problems) if fields.has("retry") else self._retry,
             rate_limit=read_rate_limit(fields) if fields.has("rate_limit") else self._rate_limit,
-            budget=read_budget(fields),
+            budget=read_budget(fields, may_stop=not (around.item or around.loop)),
             allow_failure=fields.flag("allow_failure", default=False),
             idempotent=fields.flag("idempotent", default=True),
             checks=self._checks(fields),

@@ -34,10 +34,11 @@ class Inbox:
         """Letters that have arrived. Those of the last time are removed: whoever asks again has recorded them."""
         self.clear()
         try:
-            names = sorted(os.listdir(self._place)) if self._place else []
+            names = os.listdir(self._place) if self._place else []
         except OSError:
             return []
-        return [said for name in names if name.endswith(_ENDING) for said in self._read(os.path.join(self._place, name))]
+        paths = [os.path.join(self._place, name) for name in names if name.endswith(_ENDING)]
+        return sorted((said for path in paths for said in self._read(path)), key=lambda said: said.at)
 
     def clear(self) -> None:
         """Remove the letters that were taken: what they say is recorded."""
@@ -47,9 +48,13 @@ class Inbox:
         self._taken = []
 
     def _read(self, path: str) -> list[StepJudged]:
-        self._taken.append(path)  # also what cannot be read: nobody else will
         try:
             with open(path, "rb") as file:
-                return [msgspec.json.decode(file.read(MOST_BYTES), type=StepJudged)]
-        except (OSError, msgspec.DecodeError):
-            return []
+                data = file.read(MOST_BYTES)
+        except OSError:
+            return []  # it may be readable later
+        self._taken.append(path)
+        try:
+            return [msgspec.json.decode(data, type=StepJudged)]
+        except msgspec.DecodeError:
+            return []  # nobody's letter: they appear whole, or not at all
