@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from rerail.loaders.fields import parse_duration
-
 
 def seconds(value: float | None) -> str:
     """A duration for people."""
@@ -21,6 +19,8 @@ def seconds(value: float | None) -> str:
 
 def span(text: str) -> float | None:
     """A time as people type it, such as 12h or 30d, in seconds; None if it is none."""
+    from rerail.loaders.fields import parse_duration  # and with it all of YAML, which most commands do not need
+
     days = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)d", text)
     return float(days[1]) * 86400 if days else parse_duration(text)
 

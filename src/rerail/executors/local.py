@@ -105,6 +105,8 @@ class LocalExecutor:
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
         if self._recorded:  # whoever waits again has recorded what came of the last time
             channels.drop(self._recorded)
+        if self._watchdog is not None:
+            self._watchdog.tell()
         if not self._done:
             until = time.monotonic() + min(patience(), MOST_PATIENCE)
             while not self._done and not self._block(until):

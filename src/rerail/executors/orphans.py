@@ -91,6 +91,7 @@ class Watchdog:
     """A forked process that ends everything bearing the mark once this process is gone."""
 
     def __init__(self, mark: str) -> None:
+        self._held = b""
         read, self._write = os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
         try:
             self.pid = os.fork()
@@ -104,19 +105,24 @@ class Watchdog:
 
     def begins(self, output: int) -> None:
         """A process is about to be started that will write to this pipe: should we die before `began` is said."""
-        self._tell(b"?%d\n" % os.fstat(output).st_ino)
+        self._held += b"?%d\n" % os.fstat(output).st_ino
+        self.tell()
 
     def began(self, session: int) -> None:
         """It leads a session that must not outlive us."""
-        self._tell(b"+%d\n" % session)
+        self._held += b"+%d\n" % session
+        self.tell()
 
     def ended(self, session: int) -> None:
-        """It has been waited for: its number may soon be another's."""
-        self._tell(b"-%d\n" % session)
+        """It has been waited for: its number may soon be another's. Told with the next start, or by `tell`."""
+        self._held += b"-%d\n" % session
 
-    def _tell(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # somebody killed the watchdog: marks are what is left
-            os.write(self._write, message)
+    def tell(self) -> None:
+        """Tell what is held back: each word wakes the watchdog, which takes its time."""
+        if self._held:
+            held, self._held = self._held, b""
+            with contextlib.suppress(OSError):  # somebody killed the watchdog: marks are what is left
+                os.write(self._write, held)
 
     def close(self) -> None:
         """Nothing is left to watch."""
