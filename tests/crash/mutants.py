@@ -232,4 +232,40 @@ MUTANTS = (
         new="",
         tests=("tests/crash/test_unwritable.py::test_any_state_call_fails[errno-0]",),
     ),
+    # Money and waiting
+    Mutant(
+        name="killed-attempts-cost-nothing",
+        file="engine/past.py",
+        old="                spent = self._job.left_by(attempt_name(unit, known.attempts))\n",
+        new="                spent = Usage()\n",
+        tests=("tests/engine/test_budgets.py::test_the_ledger_counts_what_failed_and_what_was_killed",),
+    ),
+    Mutant(
+        name="budgets-of-steps-forget-earlier-lives",
+        file="engine/holds.py",
+        old="        self.allowances.restore()\n",
+        new="",
+        tests=("tests/engine/test_budgets.py::test_an_item_has_a_budget_and_does_not_hold_the_others_up",),
+    ),
+    Mutant(
+        name="nothing-is-saved-of-long-steps",
+        file="engine/runner.py",
+        old="            save_progress(self._desk, self._running)\n",
+        new="",
+        tests=("tests/engine/test_budgets.py::test_what_a_long_step_had_done_and_cost_survives_a_power_cut",),
+    ),
+    Mutant(
+        name="a-quota-is-forgotten-by-the-next-life",
+        file="engine/holds.py",
+        old='                if desk.job.wait != "no" and left > 0:\n',
+        new="                if left > 1e9:\n",
+        tests=("tests/engine/test_waiting.py::test_a_clock_that_was_set_back_makes_no_wait_longer",),
+    ),
+    Mutant(
+        name="an-old-letter-overrules-a-newer-answer",
+        file="engine/holds.py",
+        old="            if (last is None or said.at > last) and known.status",
+        new="            if known.status",
+        tests=("tests/engine/test_waiting.py::test_the_last_word_counts_however_it_arrived",),
+    ),
 )
