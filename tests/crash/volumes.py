@@ -7,6 +7,7 @@ anew: `python -m tests.crash.volumes` (needs mkfs.ext4, mkfs.xfs and mkfs.btrfs)
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import functools
 import lzma
@@ -145,6 +146,26 @@ class Volume:
         else:
             self.unmount()
         self.mount()
+        for _ in range(
+            100
+        ):  # the kernel may still have been busy with the one that was shut down, and hand that out again
+            if self._answers():
+                return
+            self.unmount()
+            time.sleep(0.05)
+            self.mount()
+        raise AssertionError("the file system did not come back")
+
+    def _answers(self) -> bool:
+        probe = os.path.join(self.path, ".probe")
+        try:
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT))
+            os.unlink(probe)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False
+        return True
 
 
 def _command(*arguments: str) -> None:
