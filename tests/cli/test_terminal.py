@@ -117,6 +117,15 @@ def test_other_answers(project: Project, keys: bytes, code: int) -> None:
     assert project.ledger() == ["b"]
 
 
+def test_a_question_does_not_outlast_the_time_a_life_may_take(project: Project) -> None:
+    project.pipeline(APPROVE)
+    shown = screen(project, "run", "pipeline.yaml", "--id", "r", "--max-runtime", "1s")
+    shown.until(lambda text: "? Shall we?" in text, "the question")
+    last = shown.end()
+    assert shown.process.returncode == 5
+    assert "--max-runtime 1 s is over" in last
+
+
 @pytest.mark.scenario("A10")
 def test_a_kill_while_a_person_is_asked_loses_nothing(project: Project) -> None:
     project.pipeline(APPROVE)

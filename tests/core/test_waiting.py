@@ -49,6 +49,7 @@ SAID = [
     ("usage limit reached; resets 3pm (Foo/Bar)", "quota", 3.5 * 3600),
     ("quota exceeded, resets Feb 31, 9am", "quota", None),
     ("Request failed with status code 429", "rate limit", None),
+    ("HTTP 429 Too Many Requests: clients should retry after 30s", "rate limit", 30),
 ]
 NOT_SAID = [
     "FAILED tests/test_api.py::test_429 - assert 200 == 429",

@@ -283,6 +283,7 @@ def test_tokens_and_time_are_budgets_too(project: Project) -> None:
         project.pipeline(text % budget)
         paused = project.rerail("run", "pipeline.yaml", "--id", f"r{number}", check=5)
         assert "the budget is spent" in paused.stderr
+        assert "next: raise that budget in the pipeline file" in paused.stderr
     assert project.ledger() == []
 
 

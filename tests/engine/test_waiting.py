@@ -457,6 +457,67 @@ steps:
     assert project.ledger() == ["y", "x"]
 
 
+def test_a_rejection_is_taken_back_while_others_run(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [x, z], parallel: 2}
+    steps:
+      - {id: ok, approve: 'Is ${{ item }} good?'}
+      - {id: put, run: 'echo ${{ item }} >> "$LEDGER"'}
+  - {id: slow, needs: [], run: 'echo slow >> "$LEDGER"; until test -e go; do sleep 0.02; done'}
+  - {id: ok, needs: [], allow_failure: true, approve: Fine?}
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", "--parallel", "4")
+    eventually(lambda: project.ledger() == ["slow"], "it runs")
+    for unit in ("m/ok[x]", "ok"):
+        project.rerail("reject", "r", unit, check=0)
+        eventually(lambda unit=unit: said_to_fail(project, unit), "it has failed")  # type: ignore[misc]
+        project.rerail("approve", "r", unit, check=0)
+    project.rerail("approve", "r", "m/ok[z]", check=0)
+    eventually(lambda: "z" in project.ledger(), "the map goes on")
+    (project.root / "go").touch()
+    _, said = process.communicate(timeout=60)
+
+    assert sorted(project.ledger()) == ["slow", "x", "z"], "the item whose rejection was taken back"
+    assert process.returncode == 5, said
+    assert "ok was answered anew" in said
+    project.rerail("resume", "r", check=0)
+    assert project.json("show", "r")["steps"][2]["outputs"]["approved"] is True
+
+
+def said_to_fail(project: Project, unit: str) -> bool:
+    failed = [event for event in project.json("history", "r") if event["event"] == "step-failed"]
+    return any(
+        f"{event['step']}[{event['item']}]" == unit if event.get("item") else event["step"] == unit for event in failed
+    )
+
+
+def test_a_stopped_map_asks_nobody(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [x, y], parallel: 2, on_item_failure: stop}
+    steps: [{id: a, run: 'test ${{ item }} != y || { sleep 0.3; exit 1; }'}, {id: ok, approve: Fine?}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+
+
+def test_a_quota_in_a_nested_map_holds_no_outer_item_up(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: o
+    map: {over: [p, q], parallel: 1}
+    steps:
+      - {id: prep, run: 'echo prep-${{ item }} >> "$LEDGER"'}
+      - id: i
+        map: {over: [1, 2], parallel: 1}
+        steps: [{run: 'echo "usage limit reached, try again in 2 hours" >&2; exit 1'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    assert project.ledger() == ["prep-p", "prep-q"]
+
+
 def test_what_began_before_a_refusal_is_not_waited_for(project: Project) -> None:
     project.pipeline("""
 steps:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 
 from rerail import api
 from rerail.cli.durations import until
 from rerail.cli.options import reach
 from rerail.cli.output import STDERR, say
+from rerail.cli.portrait import after_budget
 from rerail.cli.story import say_dead_letters, say_failure, say_other_failures, say_sum
 from rerail.cli.terminal import look_of
-from rerail.core.money import COST, RUN_BUDGET
+from rerail.core.money import COST
 from rerail.core.state import RunState
 from rerail.engine.job import End
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPaused
@@ -64,17 +64,10 @@ def next_after_pause(end: End, run_id: str, state: RunState, where: str) -> str:
         case "approval":
             step = shlex.quote(end.waiting[0] if end.waiting else "STEP")
             return f"rerail approve {run_id} {step}{where}, or reject"
-        case "budget" if end.reason.startswith(RUN_BUDGET):
-            return f"{resume} --budget-usd {_more(state)}"
         case "budget":
-            return f"raise that budget in the pipeline file, then {resume}"
+            return after_budget(end.reason, resume, state.spent.get(COST, 0))
         case "unknown outcome":
             step = shlex.quote(end.asked[0] if end.asked else "STEP")
             return f"rerail mark {run_id} {step} completed|failed|pending{where}"
         case _:
             return resume
-
-
-def _more(state: RunState) -> str:
-    """A budget that would let it go on: twice what was spent, in round figures."""
-    return f"{max(math.ceil(state.spent.get(COST, 0) * 2), 1)}"

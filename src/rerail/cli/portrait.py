@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.items import ItemsRecord
-from rerail.core.money import COST, total
+from rerail.core.money import COST, DOLLARS_SPENT, total
 from rerail.core.state import name
 from rerail.core.words import how_far
 from rerail.text import one_line, size_text, without_escapes
@@ -185,10 +186,19 @@ def progress_of(items: ItemsRecord) -> str:
     return ", ".join(told)
 
 
+def after_budget(reason: str, resume: str, spent: float) -> str:
+    """What to type when a budget is spent: dollars of a run are given on the command line, twice what was spent."""
+    if reason.startswith(DOLLARS_SPENT):
+        return f"{resume} --budget-usd {max(math.ceil(spent * 2), 1)}"
+    return f"raise that budget in the pipeline file, then {resume}"
+
+
 def next_command(run_id: str, known: Checkpoint) -> str:
     """What to type about a run that is not completed."""
     if known.paused_for == "quota":
         return f"rerail resume {run_id} --wait"
+    if known.paused_for == "budget":
+        return after_budget(known.status_reason, f"rerail resume {run_id}", known.total_cost_usd)
     if known.paused_for == "approval":
         named = re.search(r"(\S+(?:\[.*?\])?) waits for approval", known.status_reason)
         answered = {name((step.id, step.item)) for step in known.steps if step.verdict is not None}

@@ -70,7 +70,7 @@ REFUSALS: Final = (
 
 MOST_TEXT: Final = 8_000  # characters that are looked at, half of them from the end
 _SPACE: Final = re.compile(r"[^\S\n]+")
-_TALK: Final = re.compile(r"\b(?:assert|expect|should\b)", re.IGNORECASE)
+_TALK: Final = re.compile(r"\bassert|\bexpected\b[^\n]{0,60}\b(?:got|but|received)\b", re.IGNORECASE)
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?"

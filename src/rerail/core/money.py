@@ -13,7 +13,7 @@ COST = "cost_usd"
 TOKENS = ("input_tokens", "output_tokens")  # what `total_tokens` is: the others are parts of these, or not, by vendor
 OTHER_TOKENS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # what can only be spent: never below zero
-RUN_BUDGET = "the budget is spent"  # not that of a step or an item
+DOLLARS_SPENT = "the budget is spent: $"  # how it is said of a run: not of a step or an item, not of tokens or time
 STEPS_OF_WARNING = (90, 75, 50)  # percent
 
 

@@ -204,7 +204,7 @@ class MapRun(Controller):
             self._open_item(index)
         left = -1 if self._stopped else self._items.next_pending(self._cursor)
         if self._active == 0 and left < 0:
-            if self._asked:  # all that is left of it waits for something outside
+            if self._asked and not self._stopped:  # all that is left of it waits for something outside
                 self.outer.set_aside(self.task)
             elif self not in self.desk.due:
                 self.desk.due.append(self)
@@ -304,6 +304,10 @@ class MapRun(Controller):
             return
         if self._stopped:
             self.end("failed", type="ItemFailed", message=f"stopped after {self._stopped} failed", retryable=False)
+            return
+        if items.next_pending(0) >= 0:  # somebody took back that one failed, while others ran
+            self._cursor = 0
+            self._fill()
             return
         allowed = allowed_failures(items.total, action.max_failures, action.max_failures_percent)
         if items.failed > allowed:

@@ -20,6 +20,7 @@ from rerail.core.template import ExpressionError, render_value
 from rerail.engine.allowances import Allowances
 from rerail.engine.autosave import Running
 from rerail.engine.desk import Desk
+from rerail.engine.frame import Frame
 from rerail.engine.gates import Gate
 from rerail.engine.job import Ask
 from rerail.engine.tasks import Task
@@ -38,6 +39,16 @@ class _AllBut:
 
     def __contains__(self, step: object) -> bool:
         return step != self._step and not str(step).startswith(self._step + "/")
+
+
+def _begins_an_item(task: Task) -> bool:
+    """Whether it is all that an item of an outermost map begins with: if it cannot start, no other item can."""
+    if "::" in (task.unit[1] or ""):
+        return False
+    if not isinstance(task.home, Frame):
+        return True
+    beginnings = [step for step in task.home.body.steps if not step.needs]
+    return beginnings == [task.step] and task.step.id.count("/") == 1
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +70,7 @@ class Holds:
         self._running = running
         self._gates: dict[str, Gate] = {}
         self._queues: dict[str, list[Task]] = {}  # those for whom the gate is open, and too narrow
+        self._anew: list[Unit] = []  # what had failed and was answered again
         self._news = False  # something happened while a person was being asked
         self._parked: dict[Unit, tuple[Task, Held]] = {}
         self.questions: dict[Unit, Task] = {}  # those of them that wait for an answer
@@ -118,8 +130,7 @@ class Holds:
         if now < gate.opens:
             longest = float("inf") if self._desk.job.wait == "yes" else task.step.rate_limit.pause_after
             if gate.opens - now > longest:
-                # An item that has begun makes room for others; if it is its first step that waits, so would theirs.
-                aside = bool(task.step.needs) and task.unit[1] is not None
+                aside = task.unit[1] is not None and not _begins_an_item(task)
                 why = f"{gate.name} of {task.step.id}"
                 self._park(task, Held(cause="quota", why=why, until=gate.opens_at, aside=aside))
             else:
@@ -221,6 +232,18 @@ class Holds:
             self._desk.turns.ready(self._take_back(unit))
         return bool(due)
 
+    def forget_inside(self, controller: Unit) -> None:
+        """A controller has come to its end, whatever waited inside it."""
+        if self._parked:
+            step, item = controller
+            self.keep(
+                lambda task: (
+                    task.unit == controller
+                    or not (task.step.id == step or task.step.id.startswith(step + "/"))
+                    or not (item is None or (task.unit[1] or "").startswith(item))
+                )
+            )
+
     def keep(self, wanted: Callable[[Task], bool]) -> None:
         """Forget all tasks but these."""
         self._queues = {step: [task for task in queue if wanted(task)] for step, queue in self._queues.items()}
@@ -232,12 +255,17 @@ class Holds:
     def read_letters(self) -> bool:
         """Take up what people elsewhere have answered; whether there was anything."""
         taken = False
+        state = self._desk.state
         for said in self._desk.tools.letters() if self._approves else ():
-            known = self._desk.state.unit(said.unit)
+            if said.item is not None and said.item not in state.inner:
+                continue  # of an item that is done with
+            known = state.unit(said.unit)
             # Else it was acted on before, or somebody has said something else since.
             last = max((at for at in (known.finished_at, known.verdict and known.verdict.at) if at), default=None)
             if (last is None or said.at > last) and known.status in ("pending", "failed", "interrupted"):
                 reason = self._desk.job.mask.text(said.reason)
+                if known.status == "failed":  # nothing more comes of it in this life, unless what is around it goes on
+                    self._anew.append(said.unit)
                 self._answered(said.unit, msgspec.structs.replace(said, reason=reason))
                 taken = True
         return taken
@@ -280,6 +308,9 @@ class Holds:
     def pause(self, hooks: Container[str]) -> Held | None:
         """What the run waits for when nothing else is left, if it is for something."""
         held = [self._held_now(task, one) for task, one in self._parked.values()]
+        anew = [name(unit) for unit in self._anew if self._desk.state.unit(unit).verdict is not None]
+        if anew and not held:
+            return Held(cause="", why=f"{', '.join(anew)} was answered anew")
         if not held:
             return None
         cause = min((one.cause for one in held), key=_FIRST.index)

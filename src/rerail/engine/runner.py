@@ -133,6 +133,8 @@ class Runner:
         answered = self._tools.ask is not None and self._holds.ask(self._tools.ask, self._is_out_of_time)
         if self._tools.signals.received:
             self._stopping.heed_signals(running=False)
+        if not self._final_status:
+            self._stopping.mind_purse()
         return answered
 
     def _is_out_of_time(self) -> bool:
@@ -279,6 +281,7 @@ class Runner:
         while self._desk.ends:
             task, outcome = self._desk.ends.pop(0)
             self._inside.ended(task.unit)
+            self._holds.forget_inside(task.unit)
             self._end(task, self._state.unit(task.unit).attempts, outcome)
 
     def _collect(self) -> None:

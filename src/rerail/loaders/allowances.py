@@ -22,6 +22,10 @@ def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) ->
         return None
     fields = Fields(node, owner.problems, f"`{key}`")
     fields.only(BUDGET_KEYS)
+    if isinstance(node.value, dict) and not any(fields.has(amount) for amount in BUDGET_KEYS[:3]):
+        owner.problems.add(node, f"`{key}` says nothing: it has none of {', '.join(BUDGET_KEYS[:3])}")
+    if fields.duration("time") == 0:
+        owner.problems.add(fields.get("time") or node, f"`time` of `{key}` must be longer than nothing")
     on_exceed: Any = fields.choice("on_exceed", ("finish", "stop"), "finish")
     if on_exceed == "stop" and not may_stop:
         where = fields.get("on_exceed") or node
