@@ -294,7 +294,7 @@ def test_reading_beside_a_busy_owner_never_reports_damage(project: Project) -> N
     project.pipeline(pipeline(*many))
     process = project.spawn("run", "pipeline.yaml", "--id", "r", "-q")
     store = DirectoryStore(str(project.root / ".rerail"))
-    eventually(lambda: (project.run_dir("r") / "checkpoint.json").exists(), "the run is there, and its first snapshot")
+    eventually((project.run_dir("r") / "checkpoint.json").exists, "the run is there, and its first snapshot")
     reads = 0
     while process.poll() is None:
         assert store.read("r").notices == ()
