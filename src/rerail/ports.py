@@ -58,8 +58,11 @@ class RunLog(Protocol):
         the next append (of nothing, even) tries to write them again.
         """
 
-    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int) -> None:
-        """Save a cache of the state at the last synced record, keeping so many older ones. Raises OSError."""
+    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int, milestone: bool = True) -> None:
+        """Save a cache of the state at the last synced record, keeping so many older ones. Raises OSError.
+
+        One that is no milestone says no more than how far steps are: it is not worth keeping once it is replaced.
+        """
 
     def freeze_pipeline(self, text: bytes) -> None:
         """Keep a copy of the pipeline text in use, durable on return."""

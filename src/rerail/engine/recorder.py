@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rerail.core.checkpoint import Reason, checkpoint_of, outline_of
-from rerail.core.events import Event, StepCompleted, StepFailed
+from rerail.core.events import Event, StepCompleted, StepFailed, StepProgressed
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, apply
 from rerail.errors import StateUnwritable
@@ -42,12 +42,15 @@ class Recorder:
         self._snapshot_end = clock.monotonic() if many else float("-inf")
         self._snapshot_broken = False
         self._snapshot_seq = 0
+        self._milestone_seq = 0  # of the last event that says more than how far a step is
 
     def stage(self, event: Event) -> None:
         """Make an event part of the state; raises IllegalEvent and changes nothing if it cannot be."""
         seq = self.state.seq + 1
         apply(self.state, seq, event)
         self._staged.append((seq, event))
+        if not isinstance(event, StepProgressed):
+            self._milestone_seq = seq
 
     def flush(self) -> None:
         """Make what is staged durable in one write and one sync, then acknowledge it.
@@ -133,7 +136,8 @@ class Recorder:
         checkpoint = checkpoint_of(self._header, self._outline, self.state, reason)
         self.writing_since = began
         try:
-            self._log.save_snapshot(checkpoint, keep=self._policy.history)
+            milestone = self._milestone_seq > self._snapshot_seq
+            self._log.save_snapshot(checkpoint, keep=self._policy.history, milestone=milestone)
         except OSError as error:
             if not self._snapshot_broken:
                 self._snapshot_broken = True

@@ -61,7 +61,7 @@ class MemoryRun:
             raise StateUnwritable(f"this handle no longer owns run {self._kept.header.run_id}")
         self._kept.events.extend(events)
 
-    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int) -> None:  # noqa: ARG002
+    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int, milestone: bool = True) -> None:  # noqa: ARG002
         self._kept.checkpoint = checkpoint
 
     def freeze_pipeline(self, text: bytes) -> None:

@@ -54,6 +54,7 @@ class DirectoryRun:
         self._digest = hashlib.sha256()
         self._ignored = chain.ignored
         self._snapshot_seq = snapshot_seq
+        self._is_milestone = True
         self._history: deque[str] = deque()
         self._degraded = ""
         self._bad_files: tuple[str, ...] = ()
@@ -216,7 +217,7 @@ class DirectoryRun:
             self._file.close()
             self._file = None
 
-    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int) -> None:
+    def save_snapshot(self, checkpoint: Checkpoint, *, keep: int, milestone: bool = True) -> None:
         if self._pending or self._file is None:
             return  # only what is durable may be cached
         digests = {str(number): digest for number, digest in self._digests.items()}
@@ -228,12 +229,12 @@ class DirectoryRun:
             sha256=digests | {str(self._segment): self._digest.copy().hexdigest()},
         )
         keep_as = ""
-        if keep and self._snapshot_seq and self._snapshot_seq != self._seq:
+        if keep and self._snapshot_seq and self._snapshot_seq != self._seq and self._is_milestone:
             keep_as = f"checkpoint-{self._snapshot_seq:012d}.json"
         path = os.path.join(self.path, snapshots.FILE_NAME)
         old = os.path.join(self.path, "history", keep_as) if keep_as else ""
         durable.replace_file(path, snapshots.encode(checkpoint, covered), keep_as=old)
-        self._snapshot_seq = self._seq
+        self._snapshot_seq, self._is_milestone = self._seq, milestone
         if keep_as and keep_as not in self._history:
             self._history.append(keep_as)
         while len(self._history) > keep:
