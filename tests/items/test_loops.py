@@ -201,7 +201,7 @@ BAD = [
     ("steps: [{id: s, loop: {max_iterations: 2}, steps: [{run: 'echo ${{ item }}'}]}]", "there is no `item` here"),
     ("steps: [{id: s, run: 'echo ${{ loop.iteration }}'}]", "there is no `loop` here"),
     ("steps: [{id: s, run: x, steps: [{run: y}]}]", "goes with `map` and `loop` only"),
-    ("steps: [{run: x}]\nfinally: [{map: {over: [1]}, steps: [{run: y}]}]", "`map` makes no sense in finally"),
+    ("steps: [{run: x}]\nfinally: [{map: {over: [1]}, steps: [{run: y}]}]", "`map` makes no sense in `finally`"),
     (
         "steps: [{id: s, map: {over: [1]}, steps: [{id: a, run: x}, {id: b, needs: [c], run: x}]}]",
         "no step `c`; there is a, b",

@@ -11,7 +11,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-MOST_SPREAD: Final = 10.0  # seconds
+from rerail.core.retry import MOST_SPREAD
+
 FIRST_GAP: Final = 1.0  # seconds, at most: how long a refusal lasts says nothing about the pace after it
 MOST_GAP: Final = 60.0
 SOONER: Final = 0.9  # what a gap shrinks to when one gets through

@@ -22,11 +22,10 @@ from rerail.engine.autosave import Running
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.gates import Gate
-from rerail.engine.job import Ask
+from rerail.engine.job import STOP_GRACE, Ask
 from rerail.engine.tasks import Task
 from rerail.ports import Outcome
 
-STOP_GRACE = 5.0
 SHOWN = 3  # parked units that a message names
 _FIRST: list[PauseCause] = ["quota", "approval", "budget"]  # what a run waits for that waits for several things
 

@@ -21,6 +21,8 @@ from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Executor, Kind, Workshop
 
+STOP_GRACE = 5.0  # seconds between asking a process to end and ending it
+
 # Patterns and a text: those that are in it, and those that took too long to tell.
 Find = Callable[[Sequence[str], str], tuple[frozenset[str], tuple[str, ...]]]
 

@@ -28,11 +28,11 @@ from rerail.engine.files import StepFiles
 from rerail.engine.frame import Body, Frame
 from rerail.engine.holds import Holds
 from rerail.engine.inside import Inside
-from rerail.engine.job import End, Job, Tools
+from rerail.engine.job import STOP_GRACE, End, Job, Tools
 from rerail.engine.launching import Launching
 from rerail.engine.recorder import Recorder
 from rerail.engine.results import put_back
-from rerail.engine.stopping import STOP_GRACE, Stopping
+from rerail.engine.stopping import Stopping
 from rerail.engine.tasks import Task, Turns
 from rerail.errors import StateUnwritable
 from rerail.ports import Looked, Outcome

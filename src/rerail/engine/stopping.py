@@ -10,10 +10,8 @@ import msgspec
 from rerail.core.events import PauseCause
 from rerail.core.state import Unit
 from rerail.engine.desk import Desk
-from rerail.engine.job import Job, Tools
+from rerail.engine.job import STOP_GRACE, Job, Tools
 from rerail.engine.purse import Purse
-
-STOP_GRACE = 5.0
 
 
 class Stop(msgspec.Struct, frozen=True):

@@ -94,7 +94,7 @@ def _controller(fields: Fields, kind: str, problems: Problems) -> Action:
 def _text(fields: Fields, key: str, problems: Problems) -> str:
     value = fields.text(key)
     node = fields.get(key)
-    if not value.strip() and (node is None or not isinstance(node.value, list | dict)):
+    if not value.strip() and (node is None or isinstance(node.value, str)):  # anything else was refused as no text
         problems.add(node or fields.node, f"`{key}` of {fields.what} is empty")
     if "\0" in value:
         problems.add(node or fields.node, f"`{key}` of {fields.what} holds a NUL character")

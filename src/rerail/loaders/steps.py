@@ -35,6 +35,7 @@ MOST_DEPTH = 8  # of maps, loops and pipelines in each other
 TEXTS = ("env", "cwd", "with", "write", "approve", "inputs", "artifacts")  # that may hold expressions
 DEFAULTABLE = ("timeout", "retry", "env", "rate_limit")
 
+_ON_FAILURE = "-on-failure"
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -159,13 +160,13 @@ class StepReader:
         result = []
         for step in steps:
             node = self._sources[step.id].get("on_failure")
-            hooks = self.hooks(node, f"{step.local[:40]}-on-failure", names)
+            hooks = self.hooks(node, step.local[:40] + _ON_FAILURE, names)
             result.append(msgspec.structs.replace(step, on_failure=hooks) if hooks else step)
         return tuple(result)
 
     def _list(self, node: Node, prefix: str, needed: list[tuple[str, Node]]) -> tuple[Step, ...]:
         if not isinstance(node.value, list) or not node.value:
-            self._problems.add(node, f"`{'steps' if prefix == 'step' else prefix}` must be a list of at least one step")
+            self._problems.add(node, f"{_key_of(prefix)} must be a list of at least one step")
             return ()
         if len(node.value) > MOST_STEPS:
             self._problems.add(node, f"{len(node.value)} steps; {MOST_STEPS} at most")
@@ -183,7 +184,7 @@ class StepReader:
             if prefix != "step":
                 for key in ("needs", "on_failure", "approve", *CONTROLLERS):
                     if fields.has(key):
-                        self._problems.add(fields.get(key) or child, f"`{key}` makes no sense in {prefix}")
+                        self._problems.add(fields.get(key) or child, f"`{key}` makes no sense in {_key_of(prefix)}")
             steps.append(step)
         return tuple(steps)
 
@@ -292,6 +293,13 @@ class StepReader:
         paths = {one.id for one in steps}
         until, while_ = loop_conditions(fields, self._problems, reader._known(paths, paths))
         return msgspec.structs.replace(read_loop(fields, self._problems), steps=steps, until=until, while_=while_)
+
+
+def _key_of(prefix: str) -> str:
+    """What a list of steps is called in the file, given what the ids in it begin with."""
+    if prefix.endswith(_ON_FAILURE):
+        return f"`on_failure` of step `{prefix.removesuffix(_ON_FAILURE)}`"
+    return "`steps`" if prefix == "step" else f"`{prefix}`"
 
 
 def _is_single(node: Node) -> bool:
