@@ -6,14 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_PART = re.compile(
-    r"""(?P<deep>\.\.)?
+_PART = r"""(?P<deep>\.\.)?
         (?:\.?(?P<name>[A-Za-z_\u0080-\U0010ffff][\w\u0080-\U0010ffff-]*)
          | \.?(?P<any>\*)
          | \[\s*(?:(?P<all>\*) | (?P<at>-?\d+) | '(?P<single>[^']*)' | "(?P<double>[^"]*)"
-             | (?P<slice>-?\d*\s*:\s*-?\d*(?:\s*:\s*-?\d+)?) )\s*\])""",
-    re.VERBOSE,
-)
+             | (?P<slice>-?\d*\s*:\s*-?\d*(?:\s*:\s*-?\d+)?) )\s*\])"""
 Part = tuple[bool, str, Any]  # everywhere below?, kind, argument
 
 
@@ -21,10 +18,11 @@ def parse(path: str) -> list[Part]:
     """The parts of a path; ValueError says what is wrong with it."""
     if not path.startswith("$"):
         raise ValueError(f"{path!r} must begin with $")
+    part = re.compile(_PART, re.VERBOSE)  # here, because it takes longer than all else that most runs load
     parts: list[Part] = []
     position = 1
     while position < len(path):
-        match = _PART.match(path, position)
+        match = part.match(path, position)
         if match is None or match.end() == position:
             hint = "; conditions go into `filter`" if "?" in path[position:] else ""
             raise ValueError(f"{path!r}: cannot be read from {path[position : position + 20]!r} on{hint}")

@@ -8,22 +8,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
-
-Refusal = Literal["quota", "overloaded", "rate limit"]
+from rerail.core.model import Refusal
 
 TRY_LATER: Final = 75  # EX_TEMPFAIL of sysexits.h: "a failure that is temporary; try again later"
 MOST_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" is just over here
 MOST_AHEAD: Final = timedelta(days=31)  # a time further away is a misunderstanding
-
-
-class Limit(msgspec.Struct, frozen=True):
-    """A refusal, and when the service may be asked again, if it said so."""
-
-    name: Refusal
-    until: datetime | None = None
 
 
 class _Row(NamedTuple):

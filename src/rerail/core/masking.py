@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rerail.core.disguises import disguises
-
 STARS = "***"
 _HEAD = 4  # bytes by which a pattern is looked up
 _FOLD = rb"(?:\r?\n)?"
@@ -18,7 +16,7 @@ class Mask:
     """Replaces secrets in text, in values and in streams of bytes."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        found = [disguises(secret) for secret in secrets]
+        found = [_disguises(secret) for secret in secrets]
         self._folded = {_raw(form) for _, forms in found for form in forms}
         self._patterns = {_raw(form) for forms, _ in found for form in forms} | self._folded
         self._find = re.compile(_expression(self._patterns, self._folded)) if self._patterns else None
@@ -87,6 +85,12 @@ class Mask:
             if match.start() < cut < match.end():
                 return match.end()
         return cut
+
+
+def _disguises(secret: str) -> tuple[set[str], set[str]]:
+    from rerail.core.disguises import disguises  # with the encodings it knows: most runs have no secrets
+
+    return disguises(secret)
 
 
 def _raw(text: str) -> bytes:

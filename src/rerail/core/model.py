@@ -23,6 +23,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: tuple[str | int, ...] = ()  # `rate_limit`, `timeout`, exit codes, patterns on stderr; empty: anything
 
 
+Refusal = Literal["quota", "overloaded", "rate limit"]  # what a service may mean that asks to be left alone
+
+
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is done when a service asks to be left alone for a while."""
 

@@ -11,13 +11,19 @@ from typing import Final
 
 import msgspec
 
-from rerail.core.limits import Limit, refused, told_until
-from rerail.core.model import Retry, Step
+from rerail.core.model import Refusal, Retry, Step
 
 MOST_REFUSALS: Final = 10  # in a row, with ever longer waits; after that it is waited long
 MOST_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
 LONG_WAIT: Final = 900.0  # seconds, where nobody said how long
 MOST_SPREAD: Final = 10.0  # seconds by which those that wait for the same time are spread
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """A refusal by a service, and when it may be asked again, if it said so."""
+
+    name: Refusal
+    until: datetime | None = None
 
 
 class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +103,8 @@ def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
     """What a service asked for, if that is why the attempt failed."""
     if not step.rate_limit.recognised or step.is_controller:  # what was refused inside was dealt with there
         return None
+    from rerail.core.limits import refused, told_until  # many patterns, which most runs never need
+
     text = symptoms.text
     own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)
     name = refused(text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
