@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerail.core.limits import MOST_AHEAD, refused, told_until
+from rerail.core.limits import refused
 from rerail.core.model import RateLimit, Retry, Run, Step
 from rerail.core.retry import MOST_LONG_REFUSALS, MOST_REFUSALS, Circumstances, Symptoms, decide
+from rerail.core.told import MOST_AHEAD, told_until
 from rerail.engine.gates import Gate
 
 NOW = datetime(2026, 11, 16, 11, 30, tzinfo=UTC)
@@ -50,6 +51,40 @@ SAID = [
     ("quota exceeded, resets Feb 31, 9am", "quota", None),
     ("Request failed with status code 429", "rate limit", None),
     ("HTTP 429 Too Many Requests: clients should retry after 30s", "rate limit", 30),
+    ("429 Too Many Requests. Retry after 1 day", "rate limit", 86400),
+    ("Too many requests. Retry after 1 hour 30 minutes", "rate limit", 5400),
+    ("Too many requests. retry-after 2 hours and 30 minutes.", "rate limit", 9000),
+    ("Too many requests. Retry after 30.", "rate limit", 30),
+    ("Too many requests (retry-after: 30, please)", "rate limit", 30),
+    ("Too many requests. Retry after 5 attempts", "rate limit", None),  # no time
+    ("Too many requests. Retry after 2 weeks", "rate limit", None),  # not two seconds
+    ("Too many requests. retry in 1,200 seconds", "rate limit", 1200),
+    ("Too many requests. try again in 00:05:00", "rate limit", 300),
+    ("HTTP 429\nx-ratelimit-reset-requests: 6m0s", "rate limit", 360),
+    ("HTTP 429\nRateLimit-Reset: 12", "rate limit", 12),
+    ("rate limit exceeded, resets at 1794830400", "rate limit", 1794830400 - NOW.timestamp()),
+    ("rate limit exceeded, available again at 1794830400", "rate limit", 1794830400 - NOW.timestamp()),
+    ("HTTP 429\nRetry-After: 1794830400", "rate limit", None),
+    ("usage limit reached, resets at 11:30:30 UTC", "quota", 30),
+    ("usage limit reached, resets at 11:30am", "quota", 0),
+    ("usage limit reached, resets at 11:25am", "quota", 0),  # by a clock that is a little behind
+    ("usage limit reached, resets at 11:15am", "quota", 23.75 * 3600),
+    ("usage limit reached, resets at 6am PST", "quota", 2.5 * 3600),
+    ("usage limit reached, resets at 6am PT", "quota", 2.5 * 3600),
+    ("usage limit reached, resets at 15:00+02:00", "quota", 1.5 * 3600),
+    ("usage limit reached, resets at 3pm XYZ", "quota", None),  # wherever that is
+    ("usage limit reached, resets tomorrow at 9am", "quota", 21.5 * 3600),
+    ("usage limit reached, resets Friday at 3pm", "quota", 4 * 86400 + 3.5 * 3600),
+    ("usage limit reached, resets Monday, 9am", "quota", 6 * 86400 + 21.5 * 3600),
+    ("usage limit reached, try again on 16 Nov 2026 15:00 UTC", "quota", 3.5 * 3600),
+    ("too many requests\nRetry-After: Monday, 16-Nov-26 12:00:00 GMT", "rate limit", 1800),
+    ("Server returned 429", "rate limit", None),
+    ("Request rejected (429)", "rate limit", None),
+    ("An error occurred (RequestLimitExceeded)", "rate limit", None),
+    ("ProvisionedThroughputExceededException", "rate limit", None),
+    ("Rate exceeded", "rate limit", None),
+    ("You have exceeded a secondary rate limit", "rate limit", None),
+    ("You've hit your ChatGPT usage limit", "quota", None),
 ]
 NOT_SAID = [
     "FAILED tests/test_api.py::test_429 - assert 200 == 429",
@@ -65,6 +100,8 @@ NOT_SAID = [
     "ResourceExhaustedError: out of memory",
     "resource exhausted: out of memory",
     "CPU throttled",
+    "you have reached your file size limit",
+    "the mill rejected 4291 parts",
 ]
 
 

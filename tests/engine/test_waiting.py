@@ -486,6 +486,26 @@ steps:
     assert project.json("show", "r")["steps"][2]["outputs"]["approved"] is True
 
 
+def test_a_run_goes_on_when_its_rejection_is_taken_back_while_others_run(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - {id: ok, approve: Go on?, on_failure: [{run: 'echo clean >> "$LEDGER"'}]}
+  - {id: then, run: 'echo then >> "$LEDGER"'}
+  - {id: slow, needs: [], run: 'echo slow >> "$LEDGER"; until test -e go; do sleep 0.02; done'}
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["slow"], "it runs")
+    project.rerail("reject", "r", "ok", check=0)
+    eventually(lambda: project.ledger() == ["slow", "clean"], "it has failed")
+    project.rerail("approve", "r", "ok", check=0)
+    eventually(lambda: project.ledger() == ["slow", "clean", "then"], "what comes after it runs")
+    (project.root / "go").touch()
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 0, said
+    assert project.json("show", "r")["error"] is None
+
+
 def said_to_fail(project: Project, unit: str) -> bool:
     failed = [event for event in project.json("history", "r") if event["event"] == "step-failed"]
     return any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,13 +11,16 @@ from typing import Any
 import click
 import msgspec
 
+from rerail.cli.durations import seconds as spent_time
 from rerail.cli.durations import span
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look, out_look
+from rerail.core.events import SoFar
 from rerail.core.ledger import By, Entry, Sum, entries, overall, summed
-from rerail.core.money import OTHER_TOKENS, TOKENS, tokens
+from rerail.core.money import OTHER_TOKENS, TOKENS, amount, tokens
+from rerail.core.units import Unit
 from rerail.errors import RerailError, UsageError
 from rerail.stores.directory import DirectoryStore
 
@@ -47,28 +51,52 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
     runs = [find_run(store, run_name)] if run_name else sorted(store.runs())
     start = _since(since) if since else None
     by = by or ("step" if run_name else "run")
-    ledger = [entry for entry in _ledger(store, runs, pipeline) if start is None or entry.at >= start]
-    rows, total = summed(ledger, by), overall(ledger)
+    found = _ledger(store, runs, pipeline, whole=bool(run_name))
+    ledger = [entry for entry in found if start is None or entry.at >= start]
+    rows, total = summed(ledger, by, zone=None), overall(ledger)
     if as_json:
         attempts = [msgspec.to_builtins(entry) for entry in ledger]
         said = {"by": by, "rows": [_row(one) for one in rows], "total": _row(total), "attempts": attempts}
         sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
-    elif not ledger:
-        say("rerail: nothing was reported through $RERAIL_METRICS")
+    elif not total.metrics:
+        asked = f" of {run_name}" * bool(run_name) + f" of {pipeline}" * bool(pipeline) + f" since {since}" * bool(since)
+        say(f"rerail: nothing was reported through $RERAIL_METRICS by any attempt{asked}")
     else:
         sys.stdout.write("\n".join(lines(rows, total, by, out_look())) + "\n")
     return 0
 
 
-def _ledger(store: DirectoryStore, runs: list[str], pipeline: str) -> Iterator[Entry]:
+def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: bool) -> Iterator[Entry]:
+    """All attempts, also those that reported nothing if that is the whole story: of runs that cost something."""
     for run_id in runs:
         try:
             header = store.header(run_id)
             name = header.pipeline if header else ""
             if not pipeline or pipeline == name:
-                yield from entries(run_id, name, store.history(run_id))
+                attempts = list(_attempts(store, run_id, name))
+                if whole or any(entry.metrics for entry in attempts):
+                    yield from attempts
         except RerailError as error:
             say(f"rerail: run {run_id} is not counted: {error}")
+
+
+def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> Iterator[Entry]:
+    """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
+    seen: dict[Unit, SoFar] | None = None
+    for entry in entries(run_id, pipeline, store.history(run_id)):
+        if entry.status != "running":
+            yield entry
+            continue
+        if seen is None:
+            from rerail.cli.glimpses import seen_last
+
+            seen = seen_last(store, run_id)
+        far = seen.get((entry.step, entry.item))
+        if far is None:
+            yield entry
+        else:
+            new = {"at": far.at, "seconds": far.elapsed, "metrics": far.metrics, "models": far.models}
+            yield msgspec.structs.replace(entry, **new)
 
 
 def _since(text: str) -> datetime:
@@ -79,7 +107,9 @@ def _since(text: str) -> datetime:
     if seconds is None:
         why = f"--since {text!r}: neither a day such as 2026-11-01 nor a time such as 7d"
         raise UsageError(why, hint="rerail cost --help")
-    return datetime.now(UTC) - timedelta(seconds=seconds)
+    with contextlib.suppress(OverflowError):
+        return datetime.now(UTC) - timedelta(seconds=seconds)
+    return datetime.min.replace(tzinfo=UTC)  # before there was anything
 
 
 def _row(one: Sum) -> dict[str, Any]:
@@ -89,15 +119,22 @@ def _row(one: Sum) -> dict[str, Any]:
 def lines(rows: list[Sum], total: Sum, by: str, look: Look) -> list[str]:
     """The sums below each other, with a bar for each."""
     names = [name for name in (*TOKENS, *OTHER_TOKENS) if total.metrics.get(name)]
-    heads = ["ATTEMPTS", "LOST", *(_SHORT[name].upper() for name in names), "COST"]
+    heads = ["ATTEMPTS", "LOST", "TIME", *(_SHORT[name].upper() for name in names), "COST"]
     sums = [*rows, total]
     numbers = [
-        [str(one.attempts), str(one.failed or ""), *(_grouped(one.metrics.get(name, 0)) for name in names), _money(one)]
+        [
+            str(one.attempts),
+            str(one.failed or ""),
+            spent_time(one.seconds),
+            *(_grouped(one.metrics.get(name, 0)) for name in names),
+            _money(one),
+        ]
         for one in sums
     ]
     widths = [max(map(len, column)) for column in zip(heads, *numbers, strict=True)]
     most = max((one.cost_usd for one in rows), default=0) or 1
-    bars = ["█" * round(one.cost_usd / most * WIDEST_BAR) for one in rows]
+    block = "█" if look.unicode else "#"
+    bars = [block * round(one.cost_usd / most * WIDEST_BAR) for one in rows]
     shown: list[list[Cell]] = []
     for name, cells, bar in zip(
         [by.upper(), *(one.name for one in sums)], [heads, *numbers], ["", *bars, ""], strict=True
@@ -113,4 +150,4 @@ def _grouped(value: float) -> str:
 
 
 def _money(one: Sum) -> str:
-    return f"${one.cost_usd:,.2f}"
+    return amount("cost_usd", one.cost_usd)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from rerail.core.money import amount
+
 
 def seconds(value: float | None) -> str:
     """A duration for people."""
@@ -58,7 +60,7 @@ def until(at: datetime | None, now: datetime | None = None) -> str:
 
 def dollars(value: float) -> str:
     """An amount, or nothing for none."""
-    return f"${value:.2f}" if value else ""
+    return amount("cost_usd", value) if value else ""
 
 
 def counted(number: int, what: str) -> str:

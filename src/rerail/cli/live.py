@@ -225,7 +225,8 @@ class _Screen:
             size = os.get_terminal_size(STDERR)
         except OSError:
             return self._console.size
-        self._console.size = rich_size = (max(size.columns, 2), max(size.lines, 2))
+        # A terminal that does not know its size says 0.
+        self._console.size = rich_size = (max(size.columns or 80, 2), max(size.lines or 24, 2))
         return rich_size
 
     def say(self, message: str) -> None:

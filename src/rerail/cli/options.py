@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Callable
@@ -9,11 +10,23 @@ from typing import Any
 
 import click
 
+from rerail.core.money import MOST_COST
 from rerail.errors import RunNotFound, UsageError
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.locate import locate
 
 Decorator = Callable[[Any], Any]
+
+
+class Dollars(click.FloatRange):
+    """An amount of money; not NaN, which is in every range."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=MOST_COST, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        amount = super().convert(value, param, ctx)
+        return self.fail(f"{value} is no amount.", param, ctx) if math.isnan(amount) else amount
 
 
 def store_option() -> Decorator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,8 +16,9 @@ from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.items import ItemsRecord
-from rerail.core.money import COST, DOLLARS_SPENT, total
+from rerail.core.money import COST, DOLLARS_SPENT, amount, total
 from rerail.core.state import name
+from rerail.core.within import NOTHING, Within
 from rerail.core.words import how_far
 from rerail.text import one_line, size_text, without_escapes
 
@@ -30,10 +31,11 @@ _WORTH_A_ROW = ("running", "failed", "interrupted")  # of items: the others are 
 class Portrait:
     """Draws what is known of a run."""
 
-    def __init__(self, checkpoint: Checkpoint, status: str, look: Look) -> None:
+    def __init__(self, checkpoint: Checkpoint, status: str, look: Look, within: Mapping[str, Within]) -> None:
         self._checkpoint = checkpoint
         self._status = status
         self._look = look
+        self._within = within
 
     def overview(self, logs: str, notices: Iterable[str]) -> list[str]:
         """What it is and how it stands."""
@@ -74,7 +76,7 @@ class Portrait:
             return ""
         under_way = f", and {dollars(more)} by what was under way when it was last looked at" if more else ""
         saved = f"; the last resume saved {dollars(known.saved_usd)}" if known.saved_usd else ""
-        return f"${known.total_cost_usd:.2f}, {known.total_tokens} tokens{under_way}{saved}"
+        return f"{amount('cost_usd', known.total_cost_usd)}, {amount('tokens', known.total_tokens)}{under_way}{saved}"
 
     def steps(self) -> list[str]:
         """Every step in a row."""
@@ -100,9 +102,15 @@ class Portrait:
             (f"{self._look.symbol(shown)} {status}", style),
             (seconds(step.duration_seconds), ""),
             (str(step.attempts) if step.attempts > 1 else "", ""),
-            (dollars(step.metrics.get("cost_usd", 0)), ""),
+            (dollars(self._cost_of(step)), ""),
             (self._remark(step), "dim"),
         )
+
+    def _cost_of(self, step: StepRecord) -> float:
+        """Of a step of the pipeline: with all that is inside it."""
+        if step.item is not None or "/" in step.id:
+            return step.metrics.get(COST, 0)
+        return self._within.get(step.id, NOTHING).cost_usd
 
     def artifacts(self) -> list[str]:
         """What the steps produced, and what a glance tells of it."""

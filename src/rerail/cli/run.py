@@ -17,6 +17,7 @@ from rerail.cli.asking import asker
 from rerail.cli.conclude import conclude
 from rerail.cli.options import (
     Decorator,
+    Dollars,
     base_dir,
     find_run,
     json_option,
@@ -100,9 +101,7 @@ def driving_options(command: Any) -> Any:
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps at once."),
         click.option("--from", "start", default="", metavar="STEP", help="Run STEP and what depends on it in any case."),
         click.option("--until", default="", metavar="STEP", help="Stop when STEP is done."),
-        click.option(
-            "--budget-usd", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Pause when so much is spent."
-        ),
+        click.option("--budget-usd", type=Dollars(), metavar="X", help="Pause when so much is spent."),
         click.option("--max-runtime", metavar="D", help="Pause after this time, such as 5h50m."),
         click.option(
             "--wait/--no-wait",

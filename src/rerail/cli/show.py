@@ -21,6 +21,7 @@ from rerail.cli.terminal import STYLES, Look, out_look
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.items import STATUS
 from rerail.core.state import shown_status
+from rerail.core.within import spent_within
 from rerail.errors import UsageError
 from rerail.stores.directory import DirectoryStore
 
@@ -149,9 +150,18 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
 
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
+    if not ownership.alive and any(unit.status == "running" for unit in recording.state.units.values()):
+        from rerail.cli.glimpses import seen_last
+
+        for unit, far in seen_last(store, run_id).items():
+            recording.state.units[unit].so_far = far
     checkpoint = _with_states(api.checkpoint(store, recording), store)
     status = shown_status(recording.state, owner_alive=ownership.alive)
     if as_json:
+        within = spent_within(recording.state)
+        for record in checkpoint.steps:
+            if record.item is None and record.id in within:
+                record.metrics = within[record.id].metrics
         data: dict[str, Any] = msgspec.to_builtins(checkpoint)
         for name in _INTERNAL:
             del data[name]
@@ -159,7 +169,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
         data["owner"] = owner_fields(ownership)
         _emit(data)
         return 0
-    portrait = Portrait(checkpoint, status, out_look())
+    portrait = Portrait(checkpoint, status, out_look(), spent_within(recording.state))
     notices = () if ownership.alive else recording.notices
     parts = [
         portrait.overview(f"rerail logs {run_id}  ({store.path(run_id)}/logs)", notices),

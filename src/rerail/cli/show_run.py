@@ -11,7 +11,6 @@ from rerail.cli.terminal import look_of
 from rerail.core.model import Pipeline
 from rerail.core.state import RunState
 from rerail.ports import Reporter
-from rerail.prepare import mark_text
 from rerail.stores.directory import DirectoryStore
 
 
@@ -25,7 +24,7 @@ class Shown:
         self._lines: LineReporter | None = None
         self.reporters: list[Reporter] = [JsonReporter(alone=quiet)] if as_json else []
         if look.live and not (quiet or verbose or as_json):
-            from rerail.cli.glimpses import Glimpses
+            from rerail.cli.glimpses import Glimpses, mark_in
             from rerail.cli.live import LiveView
 
             self._view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look)
@@ -56,9 +55,3 @@ class Shown:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
         if self._view is not None:
             self._view.close()
-
-
-def mark_in(store: DirectoryStore, run_id: str) -> str:
-    """The mark of a run, for who does not own it; '' if it has none yet."""
-    header, identity = store.header(run_id), store.identity(run_id)
-    return mark_text(header, identity) if header and identity else ""

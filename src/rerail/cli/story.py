@@ -13,6 +13,7 @@ from rerail.core import events as ev
 from rerail.core.deadletters import dead_letters
 from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
+from rerail.core.within import NOTHING, spent_within
 from rerail.text import one_line, without_escapes
 
 _DECISIONS = {
@@ -34,6 +35,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
     for notice in notices:
         say(f"rerail: {notice}")
     rows: list[tuple[Cell, ...]] = []
+    within = spent_within(state)
     asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
     for made in (*plan.decisions, *asked, *plan.hooks):
         reason = made.reason + (", unless it comes out the same" if made.unless_same else "")
@@ -42,7 +44,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
             reason += f", not before {moment(known.retry_at)}"
         reused = made.kept
         done = reused or made.decision == "continue"
-        cost = state.unit((made.step, None)).metrics.get("cost_usd", 0) if done else 0
+        cost = within.get(made.step, NOTHING).cost_usd if done and made.item is None else 0
         saved = seconds(made.saved_seconds) if made.saved_seconds else ""
         style = _DECISIONS[made.decision]
         rows.append(
@@ -98,7 +100,8 @@ def say_saved(plan: Plan, state: RunState) -> None:
     rerun = sum(made.decision == "rerun" for made in plan.decisions)
     saved, cost = plan.saved(state)
     money = f" and {dollars(cost)}" if cost else ""
-    more = "".join(f", {count} {what}" for count, what in ((restored, "restored"), (rerun, "rerun")) if count)
+    parts = ((restored, "restored"), (len(done) - len(kept), "continued"), (rerun, "rerun"))
+    more = "".join(f", {count} {what}" for count, what in parts if count)
     say(f"rerail: {len(kept) - restored} of {len(plan.decisions)} steps reused{more}, saving {seconds(saved)}{money}")
 
 

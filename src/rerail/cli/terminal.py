@@ -98,4 +98,6 @@ def look_of(fd: int) -> Look:
 def out_look() -> Look:
     """How stdout looks."""
     sys.stdout.flush()
-    return look_of(1)
+    seen = look_of(1)
+    spoken = "utf" in (sys.stdout.encoding or "utf").lower()
+    return seen if spoken else msgspec.structs.replace(seen, unicode=False)

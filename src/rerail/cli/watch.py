@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import click
 
 from rerail.cli.durations import clock
-from rerail.cli.glimpses import Glimpses
+from rerail.cli.glimpses import Glimpses, mark_in
 from rerail.cli.options import base_dir, find_run, open_store, run_argument, store_option
 from rerail.cli.output import STDERR, say
 from rerail.cli.sentences import sentence
-from rerail.cli.show_run import mark_in
 from rerail.cli.terminal import look_of
 from rerail.core.state import RunState, shown_status
 from rerail.ports import Recording

@@ -119,6 +119,8 @@ def _judged(state: RunState, unit: UnitState, seq: int, event: ev.StepJudged) ->
     unit.verdict = Verdict(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
     unit.failures = 0
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
+    if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
+        state.error = None  # it is no longer what the run failed by
     if event.item is not None or "/" in event.step:
         closing.reopen_around(state, (event.step, event.item), unit.reason)
 

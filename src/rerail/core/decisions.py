@@ -8,8 +8,9 @@ from typing import Literal
 import msgspec
 
 from rerail.core.audit import Flaw
-from rerail.core.money import COST, total
+from rerail.core.money import total
 from rerail.core.state import RunState, Unit
+from rerail.core.within import NOTHING, spent_within
 
 Verdict = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
 KEPT: tuple[Verdict, ...] = ("reuse", "restore")
@@ -65,7 +66,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def saved(self, state: RunState) -> tuple[float, float]:
         """The seconds and the dollars that need not be spent again: of what is kept, and of what maps have done."""
         done = [one for one in self.decisions if one.kept or one.decision == "continue"]
-        cost = total(state.unit((one.step, None)).metrics.get(COST, 0) for one in done)
+        within = spent_within(state)
+        cost = total(within.get(one.step, NOTHING).cost_usd for one in done)
         return sum(one.saved_seconds for one in done), cost
 
 

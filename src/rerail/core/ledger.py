@@ -7,15 +7,17 @@ has not ended, or whose life was killed and not resumed yet, what was saved of i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Literal
 
 import msgspec
 
 from rerail.core import events as ev
 from rerail.core.events import Event, Metrics
+from rerail.core.items import around
 from rerail.core.money import COST, added, plus
-from rerail.core.units import name
+from rerail.core.units import Unit, name
+from rerail.core.values import Usage
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]
 Status = Literal["completed", "failed", "interrupted", "running"]  # the last: as far as was saved of it
@@ -52,10 +54,14 @@ class Sum(msgspec.Struct, kw_only=True):
 
 
 def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[Entry]:
-    """Every attempt of a run that used something up, in the order of time; last those that have not ended."""
+    """Every attempt of a run, in the order of time; last those that have not ended."""
     under_way: dict[tuple[str, str | None, int], Entry] = {}
+    outer: set[Unit] = set()  # what only has other steps run: what happens in it is told by these
     for _, event in records:
         match event:
+            case ev.ItemsListed():
+                outer.add(event.unit)
+                continue
             case ev.StepCompleted():
                 status: Status = "completed"
                 seconds = event.duration
@@ -65,8 +71,12 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
                 status, seconds = "interrupted", event.elapsed
             case ev.StepProgressed():
                 status, seconds = "running", event.elapsed
+            case ev.StepStarted():
+                status, seconds = "running", 0.0
             case _:
                 continue
+        outer.update(unit for unit in around(event.unit) if unit != event.unit)
+        used = Usage() if isinstance(event, ev.StepStarted) else Usage(metrics=event.metrics, models=event.models)
         entry = Entry(
             run_id=run_id,
             pipeline=pipeline,
@@ -76,25 +86,27 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
             attempt=event.attempt,
             status=status,
             seconds=seconds,
-            metrics=event.metrics,
-            models=event.models,
+            metrics=used.metrics,
+            models=used.models,
         )
         key = (event.step, event.item, event.attempt)
         if status == "running":
             under_way[key] = entry
         else:
             under_way.pop(key, None)
-            if event.metrics:
+            if entry.metrics or event.unit not in outer:
                 yield entry
-    yield from (entry for entry in under_way.values() if entry.metrics)
+    yield from (entry for entry in under_way.values() if entry.metrics or (entry.step, entry.item) not in outer)
 
 
-def summed(ledger: Iterable[Entry], by: By) -> list[Sum]:
-    """Sums by what is asked for: days in their order, everything else the dearest first."""
+def summed(ledger: Iterable[Entry], by: By, zone: tzinfo | None = UTC) -> list[Sum]:
+    """Sums by what is asked for: days of a zone in their order, all else the dearest first. No zone: this machine's."""
     found: dict[str, Sum] = {}
     for entry in ledger:
         if by == "model":
             _add_models(found, entry)
+        elif by == "day":
+            _add(found, entry.at.astimezone(zone).date().isoformat(), entry, entry.metrics)
         else:
             _add(found, _KEYS[by](entry), entry, entry.metrics)
     if by == "day":
@@ -113,7 +125,6 @@ def overall(ledger: Iterable[Entry]) -> Sum:
 _KEYS: dict[str, Callable[[Entry], str]] = {
     "step": lambda entry: entry.step,
     "item": lambda entry: name((entry.step, entry.item)),  # an iteration of a loop is one too
-    "day": lambda entry: entry.at.date().isoformat(),
     "run": lambda entry: entry.run_id,
     "pipeline": lambda entry: entry.pipeline,
 }

@@ -28,6 +28,7 @@ from rerail.core.inside import StepIndex, decisions_inside, progress_words, unit
 from rerail.core.model import Approve, Loop, Map, Step
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.within import NOTHING, Within, spent_within
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,7 @@ class Making:
         self._order = topological(needs)
         self._above = Ancestors(needs)
         self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
+        self._within: dict[str, Within] = {}
         self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
         # Steps that wrote what another had written before them: they cannot be kept if anything they need runs again.
         self._writing_over = {later for flaws in audit.flaws.values() for flaw in flaws for later in flaw.later}
@@ -194,7 +196,14 @@ class Making:
             reason += f"; all of it again if {_names(unsettled)} come{'s' if len(unsettled) == 1 else ''} out different"
         if step.id in self._wishes.relisted:
             reason += f"; {self._wishes.relisted[step.id]}"
-        return Decision(step=step.id, decision="continue", reason=reason, saved_seconds=unit.worked)
+        return Decision(step=step.id, decision="continue", reason=reason, saved_seconds=self._worked(step, unit))
+
+    def _worked(self, step: Step, unit: UnitState) -> float:
+        """What was done of it: of a step of the pipeline itself, whatever its items did that are not over, too."""
+        if "/" in step.id or self._item is not None:
+            return unit.worked
+        self._within = self._within or spent_within(self._state)
+        return self._within.get(step.id, NOTHING).worked
 
     def _edited(self, step: Step, unit: UnitState) -> bool:
         return bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, self._env)

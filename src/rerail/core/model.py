@@ -114,6 +114,7 @@ class Inner(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pi
     params: dict[str, "Param"] = {}
     outputs: dict[str, Any] = {}
     finally_: tuple["Step", ...] = ()
+    budget: "Budget | None" = None  # of the file, for all that it is part of
 
 
 Controller = Map | Loop | Inner  # what does nothing itself but have other steps run

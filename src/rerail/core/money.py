@@ -10,6 +10,7 @@ from rerail.core.events import Metrics
 from rerail.core.model import Budget
 
 COST = "cost_usd"
+MOST_COST = 1e9  # dollars, so that no sum of them loses a cent
 TOKENS = ("input_tokens", "output_tokens")  # what `total_tokens` is: the others are parts of these, or not, by vendor
 OTHER_TOKENS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # what can only be spent: never below zero
@@ -77,7 +78,7 @@ def exhausted(budget: Budget, spent: Spent, of: str = "") -> str:
     for what, limit in limits(budget):
         used = spent.of(what)
         if used >= limit:
-            over = f" ({amount(what, used - limit)} over, by what was under way)" if used > limit else ""
+            over = f" ({amount(what, plus(used, -limit))} over, by what was under way)" if used > limit else ""
             return f"the budget{of} is spent: {amount(what, used)} of {amount(what, limit)}{over}"
     return ""
 
@@ -95,7 +96,7 @@ def warning(budget: Budget, before: Spent, after: Spent, of: str = "") -> str:
 def amount(what: str, value: float) -> str:
     """An amount for people."""
     if what == "cost_usd":
-        return f"${value:.2f}" if value >= 0.01 or not value else f"${value:.4f}"
+        return f"${value:,.2f}" if value >= 0.01 or not value else f"${value:.4f}"
     if what == "tokens":
         return f"{value:,.0f} tokens".replace(",", " ")
     minutes, seconds = divmod(round(value), 60)

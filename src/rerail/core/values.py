@@ -10,10 +10,11 @@ from typing import Any, TypeGuard
 import msgspec
 
 from rerail.core.events import Metrics
-from rerail.core.money import COUNTED, plus
+from rerail.core.money import COST, COUNTED, MOST_COST, plus
 
 MAX_BYTES = 1_000_000
 MOST_METRIC = 1e15  # so that no sum of them leaves the numbers JSON can hold
+_NAMED = 5  # of what is wrong in a channel
 
 _MODEL = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 MOST_MODELS = 50  # of one attempt
@@ -57,7 +58,7 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
     models: dict[str, Metrics] = {}
     wrong: list[str] = []
     channel = "$RERAIL_METRICS"
-    for number, found in _objects(data[:MAX_BYTES], channel, wrong):
+    for number, found in _objects(_whole_lines(data), channel, wrong):
         model = found.pop("model", None)
         if model is not None and not (isinstance(model, str) and _MODEL.fullmatch(model)):
             wrong.append(f"{channel} line {number}: model is not a name")
@@ -71,12 +72,14 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
                 wrong.append(f"{channel} line {number}: {name} is not a number that can be counted")
             elif value < 0 and name in COUNTED:
                 wrong.append(f"{channel} line {number}: {name} is below zero, and was not counted")
+            elif value > MOST_COST and name == COST:
+                wrong.append(f"{channel} line {number}: {name} is more than {MOST_COST:.0f}, and was not counted")
             else:
                 totals[name] = plus(totals.get(name, 0), value)
                 own[name] = plus(own.get(name, 0), value)
     if len(data) > MAX_BYTES:
-        wrong.append(f"{channel} has {len(data)} bytes; what is beyond {MAX_BYTES} was not counted")
-    return Usage(metrics=totals, models=models), tuple(wrong[:5])
+        wrong.insert(0, f"{channel} has more than {MAX_BYTES} bytes; what is beyond them was not counted")
+    return Usage(metrics=totals, models=models), _some(wrong)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +99,23 @@ def parse_progress(data: bytes) -> tuple[Progress | None, tuple[str, ...]]:
     newest: Progress | None = None
     wrong: list[str] = []
     channel = "$RERAIL_PROGRESS"
-    for number, found in _objects(data[:MAX_BYTES], channel, wrong):
+    for number, found in _objects(_whole_lines(data), channel, wrong):
         done, total = found.get("done"), found.get("total")
         if _is_number(done) and (total is None or (_is_number(total) and total > 0)):
             newest = Progress(done=done, total=total)
         else:
             wrong.append(f'{channel} line {number}: not like {{"done": 3, "total": 18}}')
-    return newest, tuple(wrong[:5])
+    return newest, _some(wrong)
+
+
+def _whole_lines(data: bytes) -> bytes:
+    """As much of a channel as is read."""
+    return data if len(data) <= MAX_BYTES else data[: data.rfind(b"\n", 0, MAX_BYTES) + 1]
+
+
+def _some(wrong: list[str]) -> tuple[str, ...]:
+    more = (f"and {len(wrong) - _NAMED} more like that",) if len(wrong) > _NAMED else ()
+    return (*wrong[:_NAMED], *more)
 
 
 def _objects(data: bytes, channel: str, wrong: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:

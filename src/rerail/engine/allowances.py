@@ -8,7 +8,7 @@ import msgspec
 
 from rerail.core import money
 from rerail.core.events import Metrics
-from rerail.core.model import Budget, Map, Pipeline, every_step
+from rerail.core.model import Budget, Inner, Map, Pipeline, every_step
 from rerail.core.money import Spent
 from rerail.core.state import Unit
 from rerail.engine.recorder import Recorder
@@ -40,6 +40,8 @@ class Allowances:
         for depth, step in every_step(pipeline):
             if step.budget is not None:
                 self._budgets.setdefault(step.id, []).append((depth, step.budget))
+            if isinstance(step.action, Inner) and step.action.budget is not None:
+                self._budgets.setdefault(step.id, []).append((depth, step.action.budget))
             if isinstance(step.action, Map) and step.action.item_budget is not None:
                 self._budgets.setdefault(step.id, []).append((depth + 1, step.action.item_budget))
         self.any = bool(self._budgets)

@@ -6,6 +6,7 @@ from collections.abc import Container
 from datetime import timedelta
 
 from rerail.core import events as ev
+from rerail.core.model import Approve
 from rerail.core.retry import Circumstances, RetryDecision, decide
 from rerail.engine.attempts import failure_of, symptoms_of
 from rerail.engine.desk import Desk
@@ -101,6 +102,8 @@ class Ends:
         desk.past.start_anew(task.home.fail(task, allowed=allowed))
         if allowed and step not in self._hooks:  # the next hook was released by its failure already
             task.home.settle(task, desk.state.unit(outcome.unit))
+        elif isinstance(task.step.action, Approve):
+            self._holds.rejected(task)
         task.home.leave(task)
         return not allowed
 

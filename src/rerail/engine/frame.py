@@ -183,6 +183,16 @@ class Frame:
             self.first_failure = self.first_failure or task.unit
         return self.start_hooks(step.on_failure)
 
+    def reopen(self, task: Task) -> bool:
+        """A step that had failed for good has another turn, if steps still have turns; whether they have."""
+        if not self._may_run(task.step.id):
+            return False
+        self.failed.discard(task.step.id)
+        if self.first_failure == task.unit:
+            self.first_failure = None
+        self.ready(task)
+        return True
+
     def leave(self, task: Task) -> None:
         self.active -= 1
         self._asked.discard(task.step.id)

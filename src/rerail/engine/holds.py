@@ -69,7 +69,8 @@ class Holds:
         self._running = running
         self._gates: dict[str, Gate] = {}
         self._queues: dict[str, list[Task]] = {}  # those for whom the gate is open, and too narrow
-        self._anew: list[Unit] = []  # what had failed and was answered again
+        self._rejected: dict[Unit, Task] = {}  # of the pipeline itself: they can be taken up again
+        self._anew: list[Unit] = []  # what had failed, was answered again and has to wait for the next life
         self._news = False  # something happened while a person was being asked
         self._parked: dict[Unit, tuple[Task, Held]] = {}
         self.questions: dict[Unit, Task] = {}  # those of them that wait for an answer
@@ -158,7 +159,17 @@ class Holds:
             task.home.take_back(task)
         return task
 
+    @property
+    def expects_letters(self) -> bool:
+        """Whether something stands open, or may be taken back, that people elsewhere can answer."""
+        return bool(self.questions or self._rejected)
+
     # What becomes of attempts
+
+    def rejected(self, task: Task) -> None:
+        """A person has said no. As long as anything else runs, that can be taken back."""
+        if isinstance(task.home, Frame) and task.home.owner is None:
+            self._rejected[task.unit] = task
 
     def refusals(self, task: Task, known: UnitState) -> int:
         """How often in a row nothing of a step got through."""
@@ -263,11 +274,18 @@ class Holds:
             last = max((at for at in (known.finished_at, known.verdict and known.verdict.at) if at), default=None)
             if (last is None or said.at > last) and known.status in ("pending", "failed", "interrupted"):
                 reason = self._desk.job.mask.text(said.reason)
-                if known.status == "failed":  # nothing more comes of it in this life, unless what is around it goes on
-                    self._anew.append(said.unit)
+                failed = known.status == "failed"
                 self._answered(said.unit, msgspec.structs.replace(said, reason=reason))
+                if failed:
+                    self._reopen(said.unit)
                 taken = True
         return taken
+
+    def _reopen(self, unit: Unit) -> None:
+        """What had failed was answered again."""
+        task = self._rejected.pop(unit, None)
+        if task is None or not (isinstance(task.home, Frame) and task.home.reopen(task)):
+            self._anew.append(unit)  # nothing more comes of it in this life, unless what is around it goes on
 
     def _answered(self, unit: Unit, said: ev.StepJudged) -> None:
         self._desk.recorder.stage(said)

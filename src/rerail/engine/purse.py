@@ -48,6 +48,10 @@ class Purse:
         self._seen = spent
         return money.exhausted(self._budget, spent)
 
+    def overspent(self) -> str:
+        """How far the budget is spent by now, if it is."""
+        return money.exhausted(self._budget, self._spent()) if self._budget is not None else ""
+
     def due(self) -> float | None:
         """When time itself will have used something up, on the monotonic clock."""
         ends = []

@@ -297,9 +297,7 @@ class Runner:
             self._files.give_up()
         if self._desk.ends or self._desk.started:
             self._take_ends()
-        if not self._final_status:
-            self._stopping.mind_purse()
-        if self._holds.questions:
+        if self._holds.expects_letters:
             self._holds.read_letters()
         now = self._clock.monotonic()
         if now - self._last_interval >= self._job.pipeline.checkpoint.interval:
@@ -308,6 +306,8 @@ class Runner:
             save_progress(self._desk, self._running)
             self._holds.mind_budgets()
             self._interval_due = True
+        if not self._final_status:
+            self._stopping.mind_purse()
 
     def _look(self) -> None:
         """Take what came of looking at files."""
@@ -342,7 +342,7 @@ class Runner:
         snapshot_due = self._recorder.snapshot_due()
         if snapshot_due is not None:  # while a long step runs, checkpoint.json catches up
             patience = min(patience, snapshot_due - now)
-        if self._files.busy or self._holds.questions:
+        if self._files.busy or self._holds.expects_letters:
             patience = min(patience, 1.0)
         used_up = self._stopping.purse.due()
         if used_up is not None and not self._is_stopping():

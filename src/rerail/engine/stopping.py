@@ -36,7 +36,8 @@ class Stopping:
 
     @property
     def stop(self) -> Stop:
-        return Stop(self.reason, self.signal, self._pausing)
+        now = self.purse.overspent() if self._pausing == "budget" else ""  # what was under way went on spending
+        return Stop(now or self.reason, self.signal, self._pausing)
 
     @property
     def words(self) -> str:

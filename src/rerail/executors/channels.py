@@ -43,15 +43,12 @@ class Channels:
     """The channel directory of one life of a run. A new life takes what the last one left and wipes it."""
 
     def __init__(self, mark: str) -> None:
-        self._base = _memory_backed()
         self._prefix = _prefix(mark)
         self._directory = ""
         self._left: dict[str, Usage] = {}
-        for entry in os.listdir(self._base):
-            if entry.startswith(self._prefix):
-                path = os.path.join(self._base, entry)
-                if os.lstat(path).st_uid == os.getuid():
-                    self._take_over(path)
+        for path in _directories(self._prefix):
+            if os.lstat(path).st_uid == os.getuid():
+                self._take_over(path)
 
     def _take_over(self, path: str) -> None:
         for entry in os.listdir(path):
@@ -73,7 +70,7 @@ class Channels:
         """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
         if not (self._directory and os.path.isdir(self._directory)):
             # A name nobody can guess and take first.
-            self._directory = tempfile.mkdtemp(prefix=self._prefix, dir=self._base)
+            self._directory = tempfile.mkdtemp(prefix=self._prefix, dir=_places()[0])
         prefix = os.path.join(self._directory, name)
         return prefix, {
             "RERAIL_OUTPUT": prefix + OUTPUT,
@@ -114,9 +111,8 @@ def collect(prefix: str) -> Handed:
         there = []
     if not there:
         return handed
+    handed.usage, handed.warnings = _asides(prefix)
     try:
-        handed.usage, wrong = parse_metrics(_take(prefix + METRICS))
-        handed.warnings = (*wrong, *parse_progress(_take(prefix + PROGRESS))[1])
         raw = _take(prefix + _ERROR)
         handed.raised = msgspec.json.decode(raw, type=ChildError) if raw else None
         handed.outputs = parse_outputs(_take(prefix + OUTPUT))
@@ -125,6 +121,17 @@ def collect(prefix: str) -> Handed:
     finally:
         drop(prefix + ending for ending in (OUTPUT, PROGRESS, _ERROR))
     return handed
+
+
+def _asides(prefix: str) -> tuple[Usage, tuple[str, ...]]:
+    """What an attempt counted and how far it said it was: nothing in it can make the attempt fail."""
+    used = Usage()
+    warnings: tuple[str, ...] = ()
+    try:
+        used, warnings = parse_metrics(_take(prefix + METRICS))
+        return used, (*warnings, *parse_progress(_take(prefix + PROGRESS))[1])
+    except ValueError as error:
+        return used, (*warnings, str(error))
 
 
 def usage(prefix: str) -> Usage:
@@ -159,21 +166,30 @@ def _take(path: str) -> bytes:
         raise ValueError(f"{os.path.basename(path)} cannot be read: {error.strerror}") from None
 
 
-def _memory_backed() -> str:
-    for candidate in (os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"):
-        if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
-            return candidate
-    return tempfile.gettempdir()
+def _places() -> list[str]:
+    """Where channels can be, the best place first.
+
+    That is where every environment looks, so that whoever resumes finds what was left: a session and cron differ in
+    XDG_RUNTIME_DIR, which is also removed when its user logs out.
+    """
+    named = (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}")
+    memory = dict.fromkeys(place for place in ("/dev/shm", *named) if place)
+    found = [place for place in memory if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)]
+    return found or [tempfile.gettempdir()]
+
+
+def _directories(prefix: str) -> list[str]:
+    """The channel directories whose names begin so, wherever they are."""
+    found = []
+    for place in _places():
+        with contextlib.suppress(OSError):
+            found += [os.path.join(place, entry) for entry in os.listdir(place) if entry.startswith(prefix)]
+    return found
 
 
 def directory_of(mark: str) -> str:
-    """The channel directory that a living run with this mark uses, or ''."""
-    base = _memory_backed()
-    try:
-        found = [entry for entry in os.listdir(base) if entry.startswith(_prefix(mark))]
-    except OSError:
-        return ""
-    return os.path.join(base, found[0]) if found else ""
+    """The channel directory of a run with this mark, or ''."""
+    return next(iter(_directories(_prefix(mark))), "")
 
 
 def _prefix(mark: str) -> str:

@@ -24,7 +24,8 @@ def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) ->
     fields.only(BUDGET_KEYS)
     if isinstance(node.value, dict) and not any(fields.has(amount) for amount in BUDGET_KEYS[:3]):
         owner.problems.add(node, f"`{key}` says nothing: it has none of {', '.join(BUDGET_KEYS[:3])}")
-    if fields.duration("time") == 0:
+    time = fields.duration("time")
+    if time == 0:
         owner.problems.add(fields.get("time") or node, f"`time` of `{key}` must be longer than nothing")
     on_exceed: Any = fields.choice("on_exceed", ("finish", "stop"), "finish")
     if on_exceed == "stop" and not may_stop:
@@ -35,7 +36,7 @@ def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) ->
     return Budget(
         cost_usd=fields.amount("cost_usd"),
         tokens=fields.count("tokens", 1) if fields.has("tokens") else None,
-        time=fields.duration("time"),
+        time=time,
         on_exceed=on_exceed,
     )
 

@@ -115,6 +115,7 @@ class Includes:
             params=pipeline.params,
             outputs=pipeline.outputs,
             finally_=tuple(with_env(step, {**env, **pipeline.env}) for step in pipeline.finally_),
+            budget=pipeline.budget,
         )
 
     def _arguments(self, fields: Fields, pipeline: Pipeline) -> dict[str, Any]:
