@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from rerail import durable
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.inside import units_inside
@@ -170,7 +171,7 @@ def _copy_results(store: Store, fork: Fork, log: RunLog) -> None:
     for event in fork.adopted:
         if isinstance(event, StepAdopted) and "results_sha256" in event.outputs:
             name = os.path.basename(str(event.outputs["results_file"]))
-            with contextlib.suppress(OSError), open(os.path.join(parent, "results", name), "rb") as file:
+            with contextlib.suppress(OSError), durable.open_to_read(os.path.join(parent, "results", name)) as file:
                 log.save_results(name.removesuffix(".jsonl"), [file.read()])
 
 

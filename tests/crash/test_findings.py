@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,16 +112,15 @@ def test_a_run_whose_owner_died_in_another_container_can_be_deleted(project: Pro
 
 
 @pytest.mark.scenario("J3")
-@pytest.mark.parametrize("name", ["logs", "history"])
+@pytest.mark.parametrize("name", ["logs", "history", "results", "staging", "aside", "inbox"])
 def test_nothing_is_written_through_a_planted_link(project: Project, tmp_path: Path, name: str) -> None:
     project.pipeline(TWO)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     outside = tmp_path / "outside"
     outside.mkdir()
     place = project.run_dir("r") / name
-    for entry in place.iterdir():
-        entry.unlink()
-    place.rmdir()
+    if place.exists():
+        shutil.rmtree(place)
     place.symlink_to(outside)
 
     refused = project.rerail("resume", "r", check=6)
@@ -134,7 +134,7 @@ def test_nothing_is_written_through_a_planted_link(project: Project, tmp_path: P
 
 
 @pytest.mark.scenario("J4")
-@pytest.mark.parametrize("name", ["lock", "logs/b.2.out"])
+@pytest.mark.parametrize("name", ["lock", "reserve", "logs/b.2.out", "../../index.jsonl"])
 def test_a_planted_second_name_of_a_file_is_not_written_to(project: Project, tmp_path: Path, name: str) -> None:
     project.pipeline(TWO)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -151,6 +151,64 @@ def test_a_planted_second_name_of_a_file_is_not_written_to(project: Project, tmp
     if name == "lock":
         assert done.returncode == 6
         assert "second name" in done.stderr
+
+
+@pytest.mark.scenario("E13")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["reserve", "logs/b.2.out", "../../index.jsonl", "inbox/x.json"])
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_file(project: Project, name: str) -> None:
+    """Opened to write it waits for a reader, and written to it waits for room: not even a signal would end that."""
+    talk = "seq 100000; test -e ok && echo b >> $LEDGER"
+    project.pipeline(f"""
+steps:
+  - {{id: a, run: 'echo a >> "$LEDGER"'}}
+  - {{id: b, run: '{talk}'}}
+  - {{id: ok, needs: [a], approve: Fine?}}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    target = project.run_dir("r") / name
+    target.unlink(missing_ok=True)
+    target.parent.mkdir(exist_ok=True)
+    os.mkfifo(target)
+    (project.root / "ok").touch()
+
+    for command in (["list"], ["show", "r"], ["logs", "r"], ["watch", "r"]):
+        project.rerail(*command)
+    project.rerail("resume", "r", check=5)
+    project.rerail("approve", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+
+    assert target.is_fifo() or name == "reserve"
+    assert project.ledger() == ["a", "b"]
+
+
+def test_a_channel_that_is_a_pipe_stops_nobody(project: Project) -> None:
+    project.pipeline("""
+checkpoint: {interval: 0.1s}
+steps: [{id: a, run: 'mkfifo "$RERAIL_PROGRESS" "$RERAIL_METRICS"; sleep 1.3; echo a >> "$LEDGER"'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    assert project.ledger() == ["a"]
+
+
+@pytest.mark.parametrize("command", ["delete", "prune"])
+def test_what_a_killed_run_left_in_memory_goes_with_it(project: Project, command: str) -> None:
+    """Raw output of steps: it may hold secrets, and nobody will resume it."""
+    project.pipeline(
+        """steps: [{id: a, run: 'echo raw=1 >> "$RERAIL_OUTPUT"; echo "$RERAIL_OUTPUT" >> "$LEDGER"; sleep 60'}]"""
+    )
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: len(project.ledger()) == 1, "a runs")
+    process.kill()
+    process.communicate()
+    left = Path(project.ledger()[0])
+    assert left.exists()
+
+    project.rerail(
+        *{"delete": ["delete", "r", "--yes"], "prune": ["prune", "--status", "crashed", "--keep", "0"]}[command], check=0
+    )
+
+    assert not left.parent.exists()
 
 
 @pytest.mark.scenario("J3")

@@ -187,8 +187,34 @@ def test_state_that_is_removed_mid_run_stops_the_run(project: Project, what: str
     project.pipeline(pipeline(step("a", note(remove)), step("b", note())))
     stopped = project.rerail("run", "pipeline.yaml", "--id", "r", check=6)
 
-    assert "was removed while the run was going on" in stopped.stderr
+    assert "was removed or replaced while the run was going on" in stopped.stderr
     assert project.ledger() == ["a"]
+
+
+@pytest.mark.scenario("F11")
+@pytest.mark.parametrize(
+    "replace",
+    [
+        "mv lock lock.old",
+        "ln lock keep; rm lock",
+        "cp lock new; mv new lock",
+        "cd ..; cp -r r copy; mv r old; mv copy r",
+    ],
+)
+def test_two_owners_of_one_run_do_not_both_go_on(project: Project, replace: str) -> None:
+    """Whoever had the lock that has lost its name stops before it records another word."""
+    project.pipeline(pipeline(step("a", note("until test -e go; do sleep 0.02; done")), step("b", note())))
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["a"], "a runs")
+    subprocess.run(["sh", "-c", replace], cwd=project.run_dir("r"), check=True)
+    (project.root / "go").touch()
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 6
+    assert "was removed or replaced while the run was going on" in said
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["a", "a", "b"]
+    project.rerail("verify", "r", check=0)
 
 
 @pytest.mark.scenario("E5")

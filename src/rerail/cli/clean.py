@@ -41,7 +41,7 @@ def delete(run_name: str, yes: bool, store_url: str | None) -> int:
         if not sure:
             say("rerail: nothing was deleted")
             return 0
-    store.delete(run_id)
+    _remove(store, run_id)
     say(f"rerail: run {run_id} is deleted")
     return 0
 
@@ -147,11 +147,22 @@ def _delete(store: DirectoryStore, run_id: str, status: str) -> bool:
     try:
         if status != "damaged":
             store.read(run_id)  # what the index says is not enough to destroy anything: damage is evidence
-        store.delete(run_id)
+        _remove(store, run_id)
     except (RerailError, OSError) as error:
         say(f"rerail: run {run_id} stays: {error}")
         return False
     return True
+
+
+def _remove(store: DirectoryStore, run_id: str) -> None:
+    """The run, then what its last attempts left in memory."""
+    from rerail.cli.glimpses import mark_in
+    from rerail.executors import channels
+
+    mark = mark_in(store, run_id)
+    store.delete(run_id)
+    if mark:
+        channels.wipe(mark)
 
 
 def tree_bytes(path: str) -> int:

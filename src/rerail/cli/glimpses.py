@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
 
+from rerail import durable
 from rerail.cli.board import Glimpse
 from rerail.core.events import SoFar
 from rerail.core.money import COST
@@ -110,7 +111,7 @@ class Glimpses:
     def _last_line(self, name: str) -> str:
         newest, text = 0, ""
         for ending in (".out", ".err", ".out.rest", ".err.rest", ".out.rest2", ".err.rest2"):
-            with contextlib.suppress(OSError), open(os.path.join(self._logs, name + ending), "rb") as file:
+            with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._logs, name + ending)) as file:
                 status = os.fstat(file.fileno())
                 if status.st_mtime_ns > newest:
                     file.seek(max(status.st_size - TAIL_BYTES, 0))

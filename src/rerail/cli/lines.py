@@ -6,6 +6,7 @@ import os
 import secrets
 from datetime import datetime
 
+from rerail import durable
 from rerail.cli.durations import clock, counted, seconds
 from rerail.cli.output import printable, say, say_raw
 from rerail.cli.sentences import sentence
@@ -111,7 +112,7 @@ class GithubReporter:
         texts = []
         for ending in (".out", ".err"):
             try:
-                with open(os.path.join(self._logs, name + ending), "rb") as file:
+                with durable.open_to_read(os.path.join(self._logs, name + ending)) as file:
                     texts.append(file.read(GROUP_BYTES).decode(errors="replace").rstrip("\n"))
             except OSError:
                 continue

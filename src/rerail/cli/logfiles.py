@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from rerail import durable
 from rerail.core.state import name
 from rerail.executors.output import LOG_BYTES, ORDER, RESTS
 from rerail.executors.pool import Begun, begun, is_pooled
@@ -68,7 +69,7 @@ class LogReader:
 
     def ordered(self) -> Iterator[Piece]:
         """What was noted down in the order of time."""
-        with contextlib.suppress(OSError), open(os.path.join(self._directory, ORDER), "rb") as order:
+        with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._directory, ORDER)) as order:
             for line in order:
                 words = line.split(b" ", 2)
                 if len(words) == 3 and words[1].isdigit() and line.endswith(b"\n"):
@@ -92,7 +93,7 @@ class LogReader:
                 yield from self._take(file, LOG_BYTES * 2)
 
     def _continues_at(self, file: str) -> int:
-        with contextlib.suppress(OSError), open(os.path.join(self._directory, file), "rb") as opened:
+        with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._directory, file)) as opened:
             found = re.search(rb"after byte (\d+)", opened.readline(200))
             return int(found[1]) if found else 0
         return 0
@@ -103,7 +104,7 @@ class LogReader:
         return 0.0
 
     def _take(self, file: str, most: int) -> Iterator[Piece]:
-        with contextlib.suppress(OSError), open(os.path.join(self._directory, file), "rb") as opened:
+        with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._directory, file)) as opened:
             opened.seek(self._read.get(file, 0))
             while most > 0 and (data := opened.read(min(most, PIECE))):
                 most -= len(data)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import itertools
 import os
 import stat
@@ -182,9 +183,8 @@ def marked_temporary(path: str, mark: str) -> str:
 
 def append_line(path: str, line: bytes) -> int:
     """Append one line to a cache that several processes write; how long the file is then. Not synced."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, FILE_MODE)
+    fd = _open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        _refuse_second_name(fd, path)
         os.write(fd, line)  # one write, so that lines of two writers do not mix
         return os.fstat(fd).st_size
     finally:
@@ -243,14 +243,32 @@ def remove_temporaries(directory: str, *, older_than: float = 0.0) -> None:
                 remove_file(path)
 
 
-def _refuse_second_name(fd: int, path: str) -> None:
-    """A file that has another name somewhere is not ours alone: writing to it would change the other one."""
-    if os.fstat(fd).st_nlink > 1:
+def _open_own(path: str, flags: int) -> int:
+    """Open a file to write to it that may be there already; one that is not ours alone, or no file, is refused."""
+    fd = os.open(path, flags | os.O_NONBLOCK | _NOFOLLOW, FILE_MODE)
+    try:
+        _refuse_others(fd, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _refuse_others(fd: int, path: str) -> None:
+    """What is no file may never take what is written to it; one with another name is not ours alone."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    if status.st_nlink > 1:
         raise OSError(errno.EMLINK, "has a second name (a hard link), so it is not written to", path)
 
 
 def remove_tree(path: str) -> None:
     """Remove a directory with all that is in it, without following links out of it."""
+    _remove_tree(path)
+
+
+def _remove_tree(path: str) -> None:
     import shutil  # costs more to import than the rest of this module
 
     shutil.rmtree(path)
@@ -258,18 +276,12 @@ def remove_tree(path: str) -> None:
 
 def open_log(path: str) -> int:
     """Open a file for what an attempt prints; it is not state, so it is not synced."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NOFOLLOW, FILE_MODE)
-    try:
-        _refuse_second_name(fd, path)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+    return _open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
 
 def reserve_space(path: str, size: int) -> None:
     """Set disk space aside, so that a full disk can still take the record of why the run stopped."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | _NOFOLLOW, FILE_MODE)
+    fd = _open_own(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.posix_fallocate(fd, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, size)
     finally:
@@ -280,15 +292,31 @@ def read_file(path: str) -> bytes:
     """The content of a regular file; a FIFO, device, directory or link is an error, never a wait."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
+        size = _regular_size(fd, path)
         chunks = []
-        while chunk := os.read(fd, max(status.st_size + 1, 1 << 16)):
+        while chunk := os.read(fd, max(size + 1, 1 << 16)):
             chunks.append(chunk)
         return b"".join(chunks)
     finally:
         os.close(fd)
+
+
+def open_to_read(path: str) -> io.BufferedReader:
+    """A regular file, open; a FIFO, device, directory or link is an error, never a wait."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
+    try:
+        _regular_size(fd, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return open(fd, "rb")
+
+
+def _regular_size(fd: int, path: str) -> int:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return status.st_size
 
 
 class Lock:
@@ -299,13 +327,12 @@ class Lock:
 
     def __init__(self, path: str) -> None:
         """Take the lock; raises BlockingIOError if another process holds it."""
+        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _refuse_second_name(self._fd, path)
-            there = os.stat(path, follow_symlinks=False)
-            held = os.fstat(self._fd)
-            if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+            _refuse_others(self._fd, path)
+            if self.is_gone():
                 raise BlockingIOError(errno.EAGAIN, "the lock file was replaced", path)
         except BaseException:
             os.close(self._fd)
@@ -318,8 +345,19 @@ class Lock:
         return self._fd >= 0
 
     def is_gone(self) -> bool:
-        """Whether somebody removed the lock file: then another process may hold a lock of the same name."""
-        return self._fd < 0 or os.fstat(self._fd).st_nlink == 0
+        """Whether another file has its name, or none: then another process may hold a lock of the same name."""
+        if self._fd < 0:
+            return True
+        held = os.fstat(self._fd)
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return True
+        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)
+
+    def moved_to(self, path: str) -> None:
+        """Its directory has been given another name by us."""
+        self._path = path
 
     def label(self, data: bytes) -> None:
         """Write who holds it, for readers; one write, so that they see the old text or the new one."""

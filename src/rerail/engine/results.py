@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from rerail import durable
 from rerail.core import events as ev
 from rerail.core import listing as lists
 from rerail.core.items import COMPLETED, Items
@@ -75,7 +76,7 @@ def put_back(recorder: Recorder, state: RunState, work_dir: str) -> None:
 
 def _sha256(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with durable.open_to_read(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""

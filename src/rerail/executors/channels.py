@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from rerail import durable
 from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, parse_progress
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
@@ -145,7 +146,7 @@ def usage(prefix: str) -> Usage:
 def progress(prefix: str) -> Progress | None:
     """How far a running attempt says it is."""
     try:
-        with open(prefix + PROGRESS, "rb") as file:
+        with durable.open_to_read(prefix + PROGRESS) as file:
             file.seek(max(os.fstat(file.fileno()).st_size - 4096, 0))
             return parse_progress(file.read(4096))[0]
     except (OSError, ValueError):
@@ -190,6 +191,12 @@ def _directories(prefix: str) -> list[str]:
 def directory_of(mark: str) -> str:
     """The channel directory of a run with this mark, or ''."""
     return next(iter(_directories(_prefix(mark))), "")
+
+
+def wipe(mark: str) -> None:
+    """Remove what the attempts of a run left that nobody will resume: it is raw, and may hold secrets."""
+    for path in _directories(_prefix(mark)):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _prefix(mark: str) -> str:

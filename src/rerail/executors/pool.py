@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from rerail import durable
 from rerail.core.state import Unit
 
 INDEX = "items"  # the name of the index
@@ -70,7 +71,7 @@ class Pool:
 
 def begun(directory: str) -> Iterator[Begun]:
     """The index of a run's logs, as far as it can be read."""
-    with contextlib.suppress(OSError), open(os.path.join(directory, INDEX), "rb") as file:
+    with contextlib.suppress(OSError), durable.open_to_read(os.path.join(directory, INDEX)) as file:
         for line in file:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                 yield _decode(line)

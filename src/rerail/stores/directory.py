@@ -97,6 +97,7 @@ class DirectoryStore:
             for name in ("logs", "history"):
                 durable.new_dir(os.path.join(building, name))
             durable.publish_dir(building, path)
+            lock.moved_to(os.path.join(path, "lock"))
         except BaseException:
             if lock is not None:
                 lock.release()

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
+from rerail import durable
 from rerail.core.events import Event
 from rerail.stores import journal, segments
 
@@ -29,7 +30,7 @@ def find(directory: str, run_id: str, extent: Extent, tags: Collection[str], ste
     for number, length in extent.lengths.items():
         if number < first:
             continue
-        with open(os.path.join(directory, segments.file_name(number)), "rb") as file:
+        with durable.open_to_read(os.path.join(directory, segments.file_name(number))) as file:
             view = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
         with view:
             begin = offset if number == first else 0

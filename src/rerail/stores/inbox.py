@@ -49,7 +49,7 @@ class Inbox:
 
     def _read(self, path: str) -> list[StepJudged]:
         try:
-            with open(path, "rb") as file:
+            with durable.open_to_read(path) as file:
                 data = file.read(MOST_BYTES)
         except OSError:
             return []  # it may be readable later

@@ -123,12 +123,12 @@ class DirectoryRun:
             self._move(error)
 
     def _check_place(self) -> None:
-        """What was removed under us cannot be written to, though the system would let us."""
+        """What was taken from under us cannot be written to, though the system would let us."""
         gone = self._file is not None and self._file.is_gone()
         if gone or self._lock.is_gone():
             what = "journal" if gone else "lock file"
             raise StateUnwritable(
-                f"{self.path}: the {what} was removed while the run was going on",
+                f"{self.path}: the {what} was removed or replaced while the run was going on",
                 hint="rerail list, to see what is left",
             )
 

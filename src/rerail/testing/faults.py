@@ -74,7 +74,7 @@ class FaultFS:
     def __enter__(self) -> Self:
         for module in _MODULES:
             module.os = self
-            module.remove_tree = self.rmtree
+        durable._remove_tree = self.rmtree
         return self
 
     def __exit__(
@@ -82,7 +82,7 @@ class FaultFS:
     ) -> bool:
         for module in _MODULES:
             module.os = os
-            module.remove_tree = _REMOVE_TREE
+        durable._remove_tree = _REMOVE_TREE
         if self.crashed:
             self._let_go()
         return kind is not None and issubclass(kind, SimulatedCrash)
@@ -259,7 +259,7 @@ class FaultFS:
         self._paths.clear()
 
 
-_REMOVE_TREE = durable.remove_tree
+_REMOVE_TREE = durable._remove_tree
 
 
 def crash_at(number: int, *, torn: bool = False) -> FaultFS:
