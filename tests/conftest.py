@@ -95,6 +95,14 @@ def pytest_sessionstart() -> None:
         figures.start()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of all the laboratory promises, this is the one that no test by itself can look at."""
+    explored = figures.different_states() if figures.is_controller() and figures.is_whole() else None
+    if explored is not None and explored < figures.LEAST_STATES and not session.testsfailed:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nonly {explored} different states were explored; {figures.LEAST_STATES} at least")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if figures.lines():
         terminalreporter.section("the crash laboratory")

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 OF_ALL = ROOT / ".pytest_cache" / "rerail-figures-of-all.jsonl"  # what ./test leaves
+SEEN = ROOT / ".pytest_cache" / "rerail-states"
 FILE = ROOT / os.environ.get("RERAIL_FIGURES", ".pytest_cache/rerail-figures.jsonl")
+
+LEAST_STATES = 100_000
 
 TITLES = {
     "T1": "Every state call of a reference run killed, before it and half-way through it",
@@ -42,10 +47,33 @@ def figure(row: str, what: str, value: float) -> None:
         file.write(line.encode())  # one write: several workers say something
 
 
+def states(what: str, seen: Iterable[bytes]) -> None:
+    """Say which states were explored: one that several tests have seen counts once."""
+    if "RERAIL_MUTANT" in os.environ:
+        return
+    SEEN.mkdir(parents=True, exist_ok=True)
+    (SEEN / f"{what}-{os.getpid()}-{os.urandom(4).hex()}").write_bytes(b"".join(sorted(seen)))
+    figure("T3", what, 0)
+
+
+def _explored() -> dict[str, set[bytes]]:
+    found: dict[str, set[bytes]] = defaultdict(set)
+    for path in sorted(SEEN.iterdir()) if SEEN.exists() else ():
+        data = path.read_bytes()
+        found[path.name.rsplit("-", 2)[0]].update(data[at : at + 8] for at in range(0, len(data), 8))
+    return found
+
+
+def different_states() -> int:
+    """How many different states all tests together have explored."""
+    return len(set().union(*_explored().values()))
+
+
 def start() -> None:
     """Forget what an earlier run said."""
     if "RERAIL_MUTANT" not in os.environ:
         FILE.unlink(missing_ok=True)
+        shutil.rmtree(SEEN, ignore_errors=True)
 
 
 def collected(file: Path = FILE) -> dict[str, dict[str, float]]:
@@ -56,6 +84,9 @@ def collected(file: Path = FILE) -> dict[str, dict[str, float]]:
             said = json.loads(line)
             before = rows[said["row"]].get(said["what"], 0)
             rows[said["row"]][said["what"]] = before + float(said["value"])
+    if "T3" in rows:
+        explored = _explored()
+        rows["T3"] = {"different ones in all": different_states(), **{what: len(seen) for what, seen in explored.items()}}
     return rows
 
 
@@ -76,6 +107,11 @@ def lines() -> list[str]:
 
 def _shown(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:.2g}"
+
+
+def is_whole() -> bool:
+    """Whether ./test runs all there is."""
+    return "RERAIL_FIGURES" in os.environ
 
 
 def is_controller() -> bool:

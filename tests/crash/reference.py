@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rerail import api, durable
-from rerail.core.events import Event, RunFinished, StepCompleted, StepFailed
+from rerail.core.events import Event, Owner, RunFinished, StepCompleted, StepFailed
 from rerail.core.items import COMPLETED, FAILED
 from rerail.core.model import Call, Loop, Map, Pipeline, Retry, RunOptions, Source, Step
 from rerail.core.state import RunState
@@ -287,4 +287,6 @@ def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerail.stores.runlog.RESERVE_BYTES", 0)
     monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", 1e9)
     monkeypatch.setattr("rerail.processes.end_marked", lambda _mark, **_more: 0)  # nothing here starts a process
+    here = Owner(pid=1, started="1", boot="b", namespace="n", host="h", since=AT)
+    monkeypatch.setattr("rerail.processes.identity", lambda _since: here)  # in every process that explores the same
     monkeypatch.setattr("rerail.processes.is_alive", lambda _owner: False)  # whoever wrote this was another process

@@ -18,6 +18,7 @@ from rerail.errors import RerailError
 from rerail.stores.directory import DirectoryStore
 from rerail.testing import Explorer, FaultFS, Op, crash_at
 from tests.crash.figures import figure
+from tests.crash.figures import states as explored
 from tests.crash.reference import SMALL, TEXT, World, judge_by_reading, live
 from tests.crash.test_explorer import fresh, undisturbed
 
@@ -93,7 +94,7 @@ def test_a_power_cut_leaves_no_claim_without_data(memory: Path, monkeypatch: pyt
     explorer = Explorer(memory / "after", judge_claims)
     explorer.explore(root, ops)
     assert not explorer.violations, "\n".join(map(str, explorer.violations))
-    figure("T3", "states with artifacts after a power cut", explorer.states)
+    explored("states with artifacts after a power cut", explorer.seen)
     syncs = {op.site for op in ops if op.kind == "sync" and "artifacts" in op.site}
     assert len(syncs) >= 2
     for site in syncs:  # break it on purpose: without any one of them a claim is made that does not hold

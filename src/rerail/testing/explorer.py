@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Sequence
@@ -10,8 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from rerail.durable import TEMPORARY_SUFFIX
 from rerail.testing.disk import MODELS, CrashState, Disk, Files, crash_states
 from rerail.testing.faults import Op
+
+_TEMPORARY = re.compile(r"\.\d+-\d+(?=\.[^.]*$)")
 
 Judge = Callable[[str, Sequence[str]], str]
 """Is given a directory and what had happened outside; says what is wrong there, or '' if nothing is."""
@@ -60,13 +65,13 @@ class Explorer:
         self._judge = judge
         self._seed = seed
         self._most_violations = most_violations
-        self._judged: set[int] = set()
-        self._distinct: set[int] = set()
+        self._judged: set[tuple[bytes, tuple[str, ...]]] = set()
+        self.seen: set[bytes] = set()  # a digest of each; the same in every process
 
     @property
     def states(self) -> int:
         """How many different directories were looked at."""
-        return len(self._distinct)
+        return len(self.seen)
 
     def explore(
         self,
@@ -93,14 +98,16 @@ class Explorer:
                     found.append(state)
 
     def _look_at(self, state: CrashState) -> bool:
-        content = frozenset(state.files.items())
-        judged = hash((content, state.notes))
-        if judged in self._judged:
+        digest = _digest(state.files)
+        if (digest, state.notes) in self._judged:
             return False
-        self._judged.add(judged)
-        self._distinct.add(hash(content))
+        self._judged.add((digest, state.notes))
+        self.seen.add(digest)
         self._place.put(state.files)
-        complaint = self._judge(self._place.path, state.notes)
+        try:
+            complaint = self._judge(self._place.path, state.notes)
+        except Exception as error:  # noqa: BLE001 - whatever a judge cannot bear is a state that should not be
+            complaint = f"{type(error).__name__}: {error}"
         if complaint:
             self.violations.append(
                 Violation(
@@ -113,6 +120,17 @@ class Explorer:
                 )
             )
         return True
+
+
+def _digest(files: Files) -> bytes:
+    """Tells states apart. What a temporary file is called besides what it becomes is the same for all."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path, content in sorted(files.items()):
+        name = _TEMPORARY.sub("", path) if path.endswith(TEMPORARY_SUFFIX) else path
+        digest.update(name.encode(errors="surrogateescape"))
+        digest.update(b"/" if content is None else b"\0%d\0" % len(content))
+        digest.update(content or b"")
+    return digest.digest()
 
 
 class _Place:
