@@ -285,7 +285,7 @@ def proofs() -> dict[str, list[str]]:
                 for marked in _marks(node):
                     found[marked].append(f"{path.relative_to(ROOT)}::{node.name}")
     for scenario, name in IN_THE_STORE_CONTRACT.items():
-        found[scenario].append(f"src/rerail/testing/store.py::StoreContract::{name}")
+        found[scenario].append(f"src/rerail/testing/shared.py::SharedStoreContract::{name}")
     return found
 
 

@@ -359,8 +359,8 @@ def test_a_judge_that_cannot_bear_a_state_has_found_one(memory: Path) -> None:
 
 
 def test_after_a_crash_not_even_a_whole_tree_can_be_removed(tmp_path: Path) -> None:
-    """Whoever took the function by its name before, in a `finally` of its own."""
-    from rerail.artifacts.workshop import remove_tree
+    """Whoever took the function by its name before the crash, for a `finally` of its own."""
+    from rerail.durable import remove_tree
 
     place = tmp_path / "tree"
     (place / "below").mkdir(parents=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rerail.testing import StoreContract
+from rerail.testing import SharedStoreContract
 from tests.crash import figures
 from tests.crash.scenarios import GROUPS, IN_THE_STORE_CONTRACT, ROOT, SCENARIOS, page, proofs
 
@@ -25,7 +25,7 @@ def test_every_scenario_has_a_test_or_a_reason_and_not_both() -> None:
         assert bool(proved.get(scenario.id)) != bool(scenario.reason), scenario.id
     assert set(proved) <= {scenario.id for scenario in SCENARIOS}, "a test names a scenario that is not there"
     for name in IN_THE_STORE_CONTRACT.values():
-        assert hasattr(StoreContract, name)
+        assert hasattr(SharedStoreContract, name)
 
 
 def test_the_page_says_what_the_tests_say() -> None:

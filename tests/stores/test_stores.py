@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ from rerail.stores.locate import locate
 from rerail.stores.memory import MemoryStore
 
 
-class TestDirectoryStore(testing.StoreContract):
+class TestDirectoryStore(testing.SharedStoreContract):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Store:
-        return DirectoryStore(str(tmp_path / ".rerail"))
+    def open_store(self, tmp_path: Path) -> Callable[[], Store]:
+        return lambda: DirectoryStore(str(tmp_path / ".rerail"))
 
 
 class TestMemoryStore(testing.StoreContract):

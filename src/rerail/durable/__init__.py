@@ -328,6 +328,7 @@ class Lock:
     def __init__(self, path: str) -> None:
         """Take the lock; raises BlockingIOError if another process holds it."""
         self._path = path
+        self._label_bytes = 0
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -363,6 +364,11 @@ class Lock:
         """Write who holds it, for readers; one write, so that they see the old text or the new one."""
         os.pwrite(self._fd, data, 0)
         os.ftruncate(self._fd, len(data))
+        self._label_bytes = len(data)
+
+    def add_to_label(self, data: bytes) -> None:
+        """Write something after it."""
+        os.pwrite(self._fd, data, self._label_bytes)
 
     @property
     def identity(self) -> str:

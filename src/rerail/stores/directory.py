@@ -206,10 +206,11 @@ class DirectoryStore:
 
     def ownership(self, run_id: str) -> Ownership:
         try:
-            owner = _owner.decode(durable.read_file(os.path.join(self._existing(run_id), "lock")).split(b"\n")[0])
+            label, _, more = durable.read_file(os.path.join(self._existing(run_id), "lock")).partition(b"\n")
+            owner = _owner.decode(label)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Ownership(owner=None, alive=False)
-        return Ownership(owner=owner, alive=processes.is_alive(owner))
+        return Ownership(owner=owner, alive=more.strip() != segments.RELEASED and processes.is_alive(owner))
 
     def identity(self, run_id: str) -> str:
         """What its owner calls this very copy of the run; '' if nobody ever owned it."""

@@ -284,5 +284,7 @@ class DirectoryRun:
                 durable.remove_file(self._reserve)
                 if lived:
                     self._note_in_index()
+            with contextlib.suppress(OSError):
+                self._lock.add_to_label(segments.RELEASED + b"\n")  # whoever it was may live on, and do something else
         finally:
             self._lock.release()

@@ -8,6 +8,7 @@ class TestMyExecutor(ExecutorContract):
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -65,6 +66,14 @@ def is_gone(pid: int) -> bool:
     return False
 
 
+def _pid_in(executor: Executor, path: Path) -> int:
+    """What a process has written down of itself, once it has."""
+    until = time.monotonic() + _LONG
+    while not (path.exists() and path.read_text().strip()) and time.monotonic() < until:
+        executor.wait(lambda: 0.02)
+    return int(path.read_text())
+
+
 class ExecutorContract:
     """What the engine relies on. Every executor does all of it."""
 
@@ -80,12 +89,55 @@ class ExecutorContract:
         assert outcome.duration >= 0
 
     def test_a_process_that_fails_says_how(self, executor: Executor, tmp_path: Path) -> None:
-        executor.start(attempt("code", tmp_path), script("echo why >&2; exit 3"))
-        executor.start(attempt("signal", tmp_path), script("kill -9 $$"))
-        found = gathered(executor, 2)
+        codes, signals = (1, 3, 126, 255), ("SIGKILL", "SIGTERM", "SIGSEGV")
+        for code in codes:
+            executor.start(attempt(f"code{code}", tmp_path), script(f"echo why {code} >&2; exit {code}"))
+        for name in signals:
+            executor.start(attempt(name, tmp_path), script(f"ulimit -c 0; kill -{name[3:]} $$"))
+        found = gathered(executor, len(codes) + len(signals))
 
-        assert (found["code"].status, found["code"].exit_code, found["code"].stderr_tail) == ("failed", 3, "why")
-        assert (found["signal"].status, found["signal"].signal) == ("failed", "SIGKILL")
+        for code in codes:
+            outcome = found[f"code{code}"]
+            assert (outcome.status, outcome.exit_code, outcome.stderr_tail) == ("failed", code, f"why {code}")
+        for name in signals:
+            assert (found[name].status, found[name].signal) == ("failed", name)
+
+    def test_a_process_is_given_all_that_was_ordered(self, executor: Executor, tmp_path: Path) -> None:
+        """Its variables, files that are there while it runs, nothing to read, and what it says taken as an output."""
+        note = str(tmp_path / "note")
+        work = ProcessWork(
+            argv=("/bin/sh", "-c", 'cat; echo "$HERS $ITS $(cat note)"'), env={"ITS": "2"}, files={note: b"3"}
+        )
+        executor.start(attempt("a", tmp_path, env={"HERS": "1"}, capture={"said": "text"}), work)
+        outcome = gathered(executor, 1)["a"]
+
+        assert outcome.status == "ok", outcome
+        assert outcome.outputs["said"].strip() == "1 2 3"
+        assert not os.path.exists(note)
+
+    def test_whoever_is_left_behind_delays_nobody(self, executor: Executor, tmp_path: Path) -> None:
+        """It holds the pipe its parent wrote to; the attempt is over when the parent is."""
+        executor.start(attempt("a", tmp_path), script("sleep 60 & echo said"))
+        began = time.monotonic()
+        outcome = gathered(executor, 1)["a"]
+
+        assert (outcome.status, outcome.output.strip()) == ("ok", "said")
+        assert time.monotonic() - began < _LONG
+
+    def test_what_is_suspended_stands_still_and_its_time_limit_with_it(self, executor: Executor, tmp_path: Path) -> None:
+        text = "echo $$ > pid; while ! test -e go; do sleep 0.02; done; touch went; sleep 0.5"
+        executor.start(attempt("a", tmp_path, timeout=2.0), script(text))
+        _pid_in(executor, tmp_path / "pid")
+        executor.suspend(signal.SIGSTOP)
+        time.sleep(0.2)  # until that has reached all of them
+        (tmp_path / "go").touch()
+        time.sleep(2.3)  # more than it has
+        stood_still = not (tmp_path / "went").exists()
+        executor.shift_deadlines(2.5)
+        executor.suspend(signal.SIGCONT)
+
+        assert stood_still
+        assert gathered(executor, 1)["a"].status == "ok"
 
     def test_what_cannot_start_is_an_outcome_not_an_error(self, executor: Executor, tmp_path: Path) -> None:
         executor.start(attempt("nothing", tmp_path), ProcessWork(argv=("/nowhere/nothing",)))
@@ -127,14 +179,13 @@ class ExecutorContract:
     def test_what_is_stopped_is_asked_and_then_made_to(self, executor: Executor, tmp_path: Path) -> None:
         executor.start(attempt("deaf", tmp_path), script("trap '' INT TERM; echo $$ > deaf; while :; do sleep 0.1; done"))
         executor.start(attempt("spared", tmp_path), script("while ! test -e go; do sleep 0.02; done"))
-        until = time.monotonic() + _LONG
-        while not (tmp_path / "deaf").exists() and time.monotonic() < until:
-            executor.wait(lambda: 0.05)
+        pid = _pid_in(executor, tmp_path / "deaf")
         executor.stop(0.2, spare={"spared"})
         stopped = gathered(executor, 1)["deaf"]
         (tmp_path / "go").touch()
 
         assert stopped.status == "stopped"
+        assert is_gone(pid)
         assert gathered(executor, 1)["spared"].status == "ok"
 
     def test_many_at_once_come_back_once_each(self, executor: Executor, tmp_path: Path) -> None:
@@ -148,15 +199,15 @@ class ExecutorContract:
         assert executor.wait(lambda: 0.0) == []
         waker = threading.Thread(target=executor.wake)
         waker.start()
-        assert executor.wait(lambda: _LONG) == []
+        began = time.monotonic()
+        assert executor.wait(lambda: 10 * _LONG) == []
+        assert time.monotonic() - began < _LONG
         waker.join()
 
     def test_nothing_is_alive_after_closing(self, executor: Executor, tmp_path: Path) -> None:
         text = f'{sys.executable} -c \'import os,time; open("pid","w").write(str(os.getpid())); time.sleep(60)\''
         executor.start(attempt("left", tmp_path), script(text))
-        until = time.monotonic() + _LONG
-        while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
-            executor.wait(lambda: 0.05)
+        pid = _pid_in(executor, tmp_path / "pid")
         executor.close()
 
-        assert is_gone(int((tmp_path / "pid").read_text()))
+        assert is_gone(pid)

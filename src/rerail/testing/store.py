@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 from datetime import UTC, datetime
 
 import pytest
@@ -18,10 +17,10 @@ from rerail import processes
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import FORMAT, Event, RunFinished, RunResumed, RunStarted, StepCompleted, StepStarted
 from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
-from rerail.errors import RunBusy, RunExists, RunNotFound
+from rerail.errors import RunBusy, RunExists, RunNotFound, StateUnwritable
 from rerail.ports import Store
 
-_AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
 def header(run_id: str = "r1") -> RunHeader:
@@ -40,12 +39,12 @@ def header(run_id: str = "r1") -> RunHeader:
 
 def started() -> RunStarted:
     """The opening event of a new run."""
-    return RunStarted(at=_AT, owner=processes.identity(_AT), pipeline_sha256="", options=RunOptions(parallel=3), steps=2)
+    return RunStarted(at=AT, owner=processes.identity(AT), pipeline_sha256="", options=RunOptions(parallel=3), steps=2)
 
 
 def resumed() -> RunResumed:
     """The opening event of a later life."""
-    return RunResumed(at=_AT, owner=processes.identity(_AT), pipeline_sha256="", options=RunOptions(), steps=2)
+    return RunResumed(at=AT, owner=processes.identity(AT), pipeline_sha256="", options=RunOptions(), steps=2)
 
 
 class StoreContract:
@@ -74,8 +73,8 @@ class StoreContract:
         outputs = {"text": "a\u2028b\nc\x85\U0001f600\x00", "deep": [{"n": None, "f": 1e-9, "i": -(2**63)}]}
         events: list[Event] = [
             started(),
-            StepStarted(at=_AT, step="a", attempt=1),
-            StepCompleted(at=_AT, step="a", attempt=1, duration=0.25, outputs=outputs, metrics={"cost_usd": 0.1}),
+            StepStarted(at=AT, step="a", attempt=1),
+            StepCompleted(at=AT, step="a", attempt=1, duration=0.25, outputs=outputs, metrics={"cost_usd": 0.1}),
         ]
         log = store.create(header(), b"")
         log.append(events[:2])
@@ -87,13 +86,13 @@ class StoreContract:
 
     def test_a_later_life_goes_on_where_the_last_one_ended(self, store: Store) -> None:
         log = store.create(header(), b"")
-        log.append([started(), StepStarted(at=_AT, step="a", attempt=1)])
+        log.append([started(), StepStarted(at=AT, step="a", attempt=1)])
         log.close()
         log = store.own("r1")
 
         assert log.recording.state.unit(("a", None)).status == "running"
         log.append([resumed()])
-        log.append([RunFinished(at=_AT, status="failed")])
+        log.append([RunFinished(at=AT, status="failed")])
         log.close()
         assert [seq for seq, _ in store.history("r1")] == [1, 2, 3, 4]
         assert store.read("r1").state.status == "failed"
@@ -124,13 +123,13 @@ class StoreContract:
     def test_a_snapshot_changes_nothing_that_is_read(self, store: Store) -> None:
         pipeline = Pipeline(name="p", steps=(Step(id="a", action=Call(target="f")),))
         log = store.create(header(), b"")
-        log.append([started(), StepStarted(at=_AT, step="a", attempt=1)])
+        log.append([started(), StepStarted(at=AT, step="a", attempt=1)])
         before = store.read("r1").state
         for _ in range(3):
             log.save_snapshot(checkpoint_of(header(), pipeline, before), keep=1)
 
         assert store.read("r1").state == before
-        log.append([StepCompleted(at=_AT, step="a", attempt=1, duration=1.0)])
+        log.append([StepCompleted(at=AT, step="a", attempt=1, duration=1.0)])
         log.close()
         assert store.read("r1").state.unit(("a", None)).status == "completed"
         assert len(list(store.history("r1"))) == 3
@@ -138,12 +137,12 @@ class StoreContract:
     def test_records_are_found_by_what_they_are_about(self, store: Store) -> None:
         def about(step: str, item: str | None = None) -> list[Event]:
             outputs = {"event": "step-completed", "at": "x", "step": "a", "text": '"event":"step-completed"\n'}
-            began = StepStarted(at=_AT, step=step, item=item, attempt=1)
-            return [began, StepCompleted(at=_AT, step=step, item=item, attempt=1, duration=0.5, outputs=outputs)]
+            began = StepStarted(at=AT, step=step, item=item, attempt=1)
+            return [began, StepCompleted(at=AT, step=step, item=item, attempt=1, duration=0.5, outputs=outputs)]
 
         log = store.create(header(), b"")
         log.append([started(), *about("a"), *about("ab"), *about("b/a")])
-        log.append([*about("b", "a"), RunFinished(at=_AT, status="failed")])
+        log.append([*about("b", "a"), RunFinished(at=AT, status="failed")])
         log.close()
         log = store.own("r1")
         log.append([resumed()])
@@ -171,29 +170,29 @@ class StoreContract:
 
         assert store.runs() == []
 
-    def test_a_forked_child_cannot_write_and_does_not_keep_the_run(self, store: Store) -> None:
+    def test_closing_is_giving_up(self, store: Store) -> None:
         log = store.create(header(), b"")
         log.append([started()])
-        if not hasattr(log, "path"):
-            log.close()
-            return  # memory is not shared with a child, so there is nothing to protect
-        ready, go = os.pipe(), os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                log.append([RunFinished(at=_AT, status="failed")])
-                os.write(ready[1], b"wrote")
-            except BaseException:  # noqa: BLE001 - the child must answer whatever happens
-                os.write(ready[1], b"refused")
-            os.read(go[0], 1)
-            os._exit(0)
+        log.close()
+        log.close()
+
+        with pytest.raises(StateUnwritable):
+            log.append([RunFinished(at=AT, status="failed")])
+        assert len(list(store.history("r1"))) == 1
+        assert not store.ownership("r1").alive
+
+    def test_results_and_logs_have_a_place(self, store: Store) -> None:
+        log = store.create(header(), b"")
+        where = log.save_results("m", iter([b"1\n", b"2\n"]))
+        fd = log.open_log("a.1.out")
         try:
-            assert os.read(ready[0], 10) == b"refused"
-            log.close()
-            store.own("r1").close()
-            assert len(list(store.history("r1"))) == 1
+            os.write(fd, b"said")
         finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            for fd in (*ready, *go):
-                os.close(fd)
+            os.close(fd)
+
+        assert log.directory == store.directory("r1")
+        if where:  # else it keeps no files
+            with open(where, "rb") as file:
+                assert file.read() == b"1\n2\n"
+            assert os.path.commonpath([where, log.directory]) == log.directory
+        log.close()
