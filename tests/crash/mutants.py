@@ -268,4 +268,47 @@ MUTANTS = (
         new="            if known.status",
         tests=("tests/engine/test_waiting.py::test_the_last_word_counts_however_it_arrived",),
     ),
+    # Found by others, who planted them first
+    Mutant(
+        name="a-letter-is-gone-once-it-is-read",
+        file="stores/inbox.py",
+        old="        self._taken.append(path)\n",
+        new="        durable.remove_file(path)\n",
+        tests=("tests/crash/test_survivors.py::test_a_letter_is_there_until_what_it_says_is_recorded",),
+    ),
+    Mutant(
+        name="the-watchdog-remembers-who-has-ended",
+        file="executors/orphans.py",
+        old="else known.sessions - number)",
+        new="else known.sessions)",
+        tests=("tests/crash/test_survivors.py::test_the_watchdog_forgets_who_has_ended",),
+    ),
+    Mutant(
+        name="cost-is-unknown-while-artifacts-are-sealed",
+        file="engine/autosave.py",
+        old="    if outcome.metrics:\n",
+        new="    if False:\n",
+        tests=("tests/crash/test_survivors.py::test_what_an_attempt_cost_is_recorded_before_its_artifacts_are_sealed",),
+    ),
+    Mutant(
+        name="a-replaced-lock-counts",
+        file=DURABLE,
+        old="        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)\n",
+        new="        return False\n",
+        tests=("tests/engine/test_regressions.py::test_two_owners_of_one_run_do_not_both_go_on",),
+    ),
+    Mutant(
+        name="a-time-limit-only-asks",
+        file="executors/local.py",
+        old="                child.signals = [(now + KILL_GRACE, signal.SIGKILL), (now, signal.SIGTERM)]\n",
+        new="                child.signals = [(now, signal.SIGTERM)]\n",
+        tests=("tests/executors/test_executors.py::TestLocalExecutor::test_a_time_limit_ends_the_whole_tree",),
+    ),
+    Mutant(
+        name="copies-are-collected-beside-a-live-run",
+        file="artifacts/objects.py",
+        old='"lock"), alone=True)',
+        new='"lock"))',
+        tests=("tests/crash/test_survivors.py::test_nothing_that_a_live_run_may_need_is_removed",),
+    ),
 )

@@ -151,8 +151,8 @@ def _broken(place: Path, records: Sequence[ArtifactRecord]) -> list[str]:
     objects = Objects(str(place / "state" / "objects"))
     bad = []
     for record in records:
-        entries = [record] if record.kind == "file" else objects.manifest(record.sha256)
-        for entry in entries or [record]:
+        entries = [record] if record.kind == "file" else objects.manifest(record.manifest)
+        for entry in [entry for entry in entries or () if entry.kind == "file"] or [record]:
             path = place / entry.path
             if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != entry.sha256:
                 bad.append(f"{entry.path} is not what the journal says")

@@ -170,11 +170,14 @@ class ExecutorContract:
 
     def test_a_time_limit_ends_the_whole_tree(self, executor: Executor, tmp_path: Path) -> None:
         text = "sleep 60 & echo $! > child; wait"
+        deaf = "trap '' INT TERM; echo $$ > deaf; while :; do sleep 0.1; done"
         executor.start(attempt("slow", tmp_path, timeout=0.3), script(text))
-        outcome = gathered(executor, 1)["slow"]
+        executor.start(attempt("deaf", tmp_path, timeout=0.3), script(deaf))
+        found = gathered(executor, 2)
 
-        assert (outcome.status, outcome.type) == ("failed", "Timeout")
+        assert {(outcome.status, outcome.type) for outcome in found.values()} == {("failed", "Timeout")}
         assert is_gone(int((tmp_path / "child").read_text()))
+        assert is_gone(int((tmp_path / "deaf").read_text()))
 
     def test_what_is_stopped_is_asked_and_then_made_to(self, executor: Executor, tmp_path: Path) -> None:
         executor.start(attempt("deaf", tmp_path), script("trap '' INT TERM; echo $$ > deaf; while :; do sleep 0.1; done"))

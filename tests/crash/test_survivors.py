@@ -1,0 +1,170 @@
+"""Bugs that somebody planted and no test noticed: what notices each of them now."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rerail import durable
+from rerail.core.events import StepJudged
+from rerail.durable import files
+from rerail.stores import inbox
+from tests.conftest import RERAIL, Project, eventually
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
+
+
+def test_a_letter_is_there_until_what_it_says_is_recorded(tmp_path: Path) -> None:
+    """Whoever reads it may die before that; whoever asks again has recorded what was handed out before."""
+    said = StepJudged(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
+    inbox.put(str(tmp_path), said)
+
+    assert inbox.Inbox(str(tmp_path)).take() == [said]
+    reader = inbox.Inbox(str(tmp_path))
+    assert reader.take() == [said], "the one who read it first has died"
+    assert reader.take() == []
+    assert inbox.Inbox(str(tmp_path)).take() == []
+
+
+def test_the_watchdog_forgets_who_has_ended() -> None:
+    """The number of a session that is over may be a stranger's by the time rerail is killed."""
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        life = f"""
+import os, signal
+from rerail.executors.orphans import Watchdog
+watchdog = Watchdog("mark-of-nobody")
+watchdog.began({stranger.pid})
+watchdog.ended({stranger.pid})
+watchdog.tell()
+print(watchdog.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+        done = subprocess.run([sys.executable, "-c", life], check=False, capture_output=True, text=True)
+        eventually(lambda: not Path(f"/proc/{done.stdout.strip()}").exists(), "the watchdog has done its duty")
+
+        assert done.returncode == -signal.SIGKILL
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_what_an_attempt_cost_is_recorded_before_its_artifacts_are_sealed(project: Project) -> None:
+    """Sealing may take long, and be cut off."""
+    project.pipeline("""
+steps:
+  - {id: a, artifacts: [made], run: 'echo x > made; echo "{\\"cost_usd\\": 5}" >> "$RERAIL_METRICS"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    told = [one for one in reversed(project.json("history", "r")) if one.get("metrics")]
+
+    assert [(one["event"], one["metrics"]["cost_usd"]) for one in told] == [("step-progressed", 5), ("step-completed", 5)]
+    assert project.json("cost", "r")["total"]["cost_usd"] == 5
+
+
+@ROOT
+@pytest.mark.scenario("F9", "F14")
+def test_a_run_in_another_container_is_alive_as_far_as_can_be_told(project: Project) -> None:
+    """The number of its process means nothing out here: there may be none of that number, or a stranger."""
+    project.pipeline('steps: [{id: a, run: "echo up >> $LEDGER; until test -e go; do sleep 0.02; done"}]')
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    runner = subprocess.Popen(
+        [*inside, *RERAIL, "run", "pipeline.yaml", "--id", "r", "-q"], cwd=project.root, env=project.env
+    )
+    eventually(lambda: project.ledger() == ["up"])
+
+    assert project.json("list")[0]["status"] == "running"
+    assert project.rerail("resume", "r").returncode == 4
+    (project.root / "go").touch()
+    assert runner.wait() == 0
+
+
+@pytest.mark.scenario("F11")
+def test_a_lock_whose_file_was_replaced_in_the_meantime_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    flock = fcntl.flock
+
+    def replaced_before(fd: int, how: int) -> None:
+        path.unlink()
+        path.touch()
+        flock(fd, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rerail.durable.fcntl.flock", replaced_before)
+        with pytest.raises(BlockingIOError):
+            durable.Lock(str(path))
+    durable.Lock(str(path)).release()
+
+
+def test_many_files_are_synced_by_their_file_systems_and_a_failure_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(tmp_path / f"f{number}") for number in range(files.MANY + 1)]
+    for path in paths:
+        Path(path).touch()
+    asked: list[int] = []
+    answer = 0
+
+    def syncfs(fd: int) -> int:
+        asked.append(os.fstat(fd).st_dev)
+        ctypes.set_errno(errno.EIO)
+        return answer
+
+    monkeypatch.setattr("rerail.durable.files._syncfs", lambda: syncfs)
+    files.sync_files(paths)
+    assert asked == [tmp_path.stat().st_dev], "once for all of them"
+    answer = -1
+    with pytest.raises(OSError, match="Input/output error"):
+        files.sync_files(paths)
+
+
+@pytest.mark.scenario("E8")
+def test_nothing_that_a_live_run_may_need_is_removed(project: Project) -> None:
+    """The copy of an artifact is kept before the journal says so: who prunes in between must not see it as nobody's."""
+    project.pipeline("""
+steps:
+  - {id: a, artifacts: [made], run: 'echo $RERAIL_RUN_ID > made'}
+  - {id: b, run: 'test "$RERAIL_RUN_ID" = old || { echo b >> "$LEDGER"; until test -e go; do sleep 0.02; done; }'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "old", check=0)
+    live = project.spawn("run", "pipeline.yaml", "--id", "live")
+    eventually(lambda: project.ledger() == ["b"], "it runs")
+    objects = project.root / ".rerail" / "objects"
+    before = {path for path in objects.rglob("*") if path.is_file()}
+
+    said = project.rerail("prune", "--keep", "0", check=0).stderr
+
+    assert "no copies of artifacts were removed: a run that is going on may need them" in said
+    assert before <= {path for path in objects.rglob("*") if path.is_file()}
+    (project.root / "go").touch()
+    live.communicate()
+    project.rerail("verify", "live", check=0)
+    assert "removed 1 cop" in project.rerail("prune", "--keep", "1", check=0).stderr
+
+
+def test_how_often_a_service_refused_in_a_row_is_known_to_the_next_life(project: Project) -> None:
+    """Killed while it waits to ask again."""
+    project.pipeline("""
+steps:
+  - id: a
+    retry: {attempts: 3, delay: 2s, backoff: fixed, jitter: false}
+    run: 'echo a >> "$LEDGER"; echo "429 Too Many Requests" >&2; exit 1'
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    journal = project.run_dir("r") / "journal-0001.jsonl"
+    eventually(lambda: journal.exists() and b'"refused":' in journal.read_bytes(), "it was refused")
+    process.kill()
+    process.communicate()
+    project.rerail("resume", "r", check=1)
+
+    assert project.ledger() == ["a", "a", "a"]
