@@ -204,11 +204,26 @@ def test_hooks_are_not_counted_as_steps(project: Project) -> None:
 
 
 @pytest.mark.scenario("V2")
-def test_what_a_step_prints_cannot_steer_the_terminal(project: Project) -> None:
-    project.pipeline("steps: [{id: a, run: \"printf '\\\\033]0;pwned\\\\007\\\\033[2J' >&2; exit 1\"}]")
+@pytest.mark.parametrize(
+    "steering",
+    [
+        "\\033]0;title\\007\\033[2J",  # the title, and an empty screen
+        "\\033]52;c;cm0gLXJm\\007",  # what is pasted next
+        "\\033]8;;http://x\\033\\\\link",  # a link that says something else
+        "\\033Pq#0\\033\\\\",  # a device control string
+        "\\302\\233 2J",  # the same control in one character
+        "\\r\\033[A\\033[K",  # the line above, written anew
+        "\\342\\200\\256",  # from right to left
+    ],
+)
+def test_what_a_step_prints_cannot_steer_the_terminal(project: Project, steering: str) -> None:
+    (project.root / "steer").write_text(f"{steering}pwned", encoding="utf-8")
+    project.pipeline("steps: [{id: a, run: 'printf \"$(cat steer)\" >&2; exit 1'}]")
     failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    shown = [failed.stderr, *(project.rerail(*command, "r").stdout for command in (["show"], ["history"]))]
 
-    assert "\x1b" not in failed.stderr + project.rerail("show", "r").stdout
+    for text in shown:
+        assert not set("\x1b\x9b\x07\r\u202e") & set(text), text
     assert "pwned" in failed.stderr
 
 

@@ -372,3 +372,35 @@ def test_after_a_crash_not_even_a_whole_tree_can_be_removed(tmp_path: Path) -> N
     assert (place / "below").is_dir()
     remove_tree(str(place))
     assert not place.exists()
+
+
+def test_what_goes_past_the_file_system_is_not_taken_for_proved(tmp_path: Path) -> None:
+    explorer = Explorer(tmp_path / "after", judge_by_reading)
+    with FaultFS() as fs:
+        (tmp_path / "note").write_text("by itself", encoding="utf-8")
+    with pytest.raises(ValueError, match="does it go through"):
+        explorer.explore(tmp_path, fs.ops)
+
+
+def test_a_file_that_is_emptied_and_a_way_that_is_made_are_followed(tmp_path: Path) -> None:
+    top = tmp_path / "disk"
+    top.mkdir()
+    (top / "note").write_bytes(b"long long")
+    before = files_of(top)
+    with FaultFS() as fs:
+        fs.makedirs(str(top / "a" / "b"))
+        fd = fs.open(str(top / "note"), os.O_WRONLY | os.O_TRUNC)
+        fs.pwrite(fd, b"x", 0)
+        fs.fsync(fd)
+        fs.close(fd)
+    seen: set[bytes] = set()
+
+    def judge(place: str, _notes: Sequence[str]) -> str:
+        seen.add(Path(place, "note").read_bytes())
+        return ""
+
+    explorer = Explorer(tmp_path / "after", judge)
+    explorer.explore(top, fs.ops, start=CrashState(0, "", before, ()))
+
+    assert {b"long long", b"", b"x"} <= seen
+    assert not explorer.violations

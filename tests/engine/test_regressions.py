@@ -132,9 +132,10 @@ def test_a_retry_on_the_way_does_not_make_a_product_different(project: Project) 
 
 @pytest.mark.scenario("G2", "H4")
 def test_the_second_signal_kills_at_once(project: Project) -> None:
-    project.pipeline(pipeline(step("a", "trap '' INT TERM\n" + note("while true; do sleep 0.1; done"))))
+    deaf = "trap '' INT TERM\n" + note("while ! test -e again; do sleep 0.1; done")
+    project.pipeline(pipeline(step("first", note()), step("a", deaf)))
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
-    eventually(lambda: project.ledger() == ["a"], "a runs")
+    eventually(lambda: project.ledger() == ["first", "a"], "a runs")
     process.send_signal(signal.SIGTERM)
     assert process.stderr is not None
     assert any("ending what runs" in line for line in process.stderr)  # it has heard the first
@@ -144,6 +145,10 @@ def test_the_second_signal_kills_at_once(project: Project) -> None:
 
     assert process.returncode == 143
     assert time.monotonic() - began < 4  # the grace of the first would be five
+    assert project.json("show", "r")["status"] == "interrupted"
+    (project.root / "again").touch()
+    project.rerail("resume", "r", check=0)
+    assert project.ledger() == ["first", "a", "a"]
 
 
 def until_kept(snapshots: int) -> str:

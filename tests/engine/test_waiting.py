@@ -279,7 +279,7 @@ def test_a_run_waits_for_a_person_and_everything_else_goes_on(project: Project) 
     paused = project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
 
     assert "run r is paused (approval): ok waits for approval" in paused.stderr
-    assert "next: rerail approve r ok, or reject" in paused.stderr
+    assert "next: rerail approve r ok  # or reject" in paused.stderr
     assert sorted(project.ledger()) == ["draft", "side"]
     assert "paused (approval)" in project.rerail("list", check=0).stdout
     project.rerail("resume", "r", check=5)
@@ -447,7 +447,7 @@ steps:
 """)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
     shown = project.rerail("show", "r", check=0).stdout
-    assert "next   rerail approve r 'pages/ok[x]', or reject" in shown
+    assert "next   rerail approve r 'pages/ok[x]'  # or reject" in shown
     project.rerail("reject", "r", "pages/ok[x]", check=0)
     project.rerail("approve", "r", "pages/ok[y]", check=0)
     project.rerail("resume", "r", check=0)

@@ -39,6 +39,8 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
         raise RunPaused(f"run {run_id} is paused{cause}{until(end.until)}: {end.reason}", hint=hint)
     if end.status == "failed":
         say_dead_letters(run_id, result.state)
+        if end.reason:
+            say(f"rerail: besides what failed, {end.reason}")
         if result.state.error is not None:
             unit = result.state.unit((result.state.error.step, None))
             look = look_of(STDERR)
@@ -55,6 +57,15 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     return 0
 
 
+def _has_got_anywhere(state: RunState) -> bool:
+    """Whether anything was completed in the life that has just ended."""
+    began = state.life_at
+    return any(
+        unit.status == "completed" and began is not None and unit.finished_at is not None and unit.finished_at >= began
+        for unit in state.units.values()
+    )
+
+
 def next_after_pause(end: End, run_id: str, state: RunState, where: str) -> str:
     """What to type to let a paused run go on."""
     resume = f"rerail resume {run_id}{where}"
@@ -63,9 +74,11 @@ def next_after_pause(end: End, run_id: str, state: RunState, where: str) -> str:
             return f"{resume} --wait"
         case "approval":
             step = shlex.quote(end.waiting[0] if end.waiting else "STEP")
-            return f"rerail approve {run_id} {step}{where}, or reject"
+            return f"rerail approve {run_id} {step}{where}  # or reject"
         case "budget":
             return after_budget(end.reason, resume, state.spent.get(COST, 0))
+        case "max-runtime" if not _has_got_anywhere(state):  # the same again would come to the same
+            return f"{resume} --max-runtime {2 * (state.options.max_runtime or 1):g}s"
         case "unknown outcome":
             step = shlex.quote(end.asked[0] if end.asked else "STEP")
             return f"rerail mark {run_id} {step} completed|failed|pending{where}"

@@ -211,7 +211,7 @@ def next_command(run_id: str, known: Checkpoint) -> str:
         named = re.search(r"(\S+(?:\[.*?\])?) waits for approval", known.status_reason)
         answered = {name((step.id, step.item)) for step in known.steps if step.verdict is not None}
         if named is not None and named[1] not in answered:
-            return f"rerail approve {run_id} {shlex.quote(named[1])}, or reject"
+            return f"rerail approve {run_id} {shlex.quote(named[1])}  # or reject"
         return f"rerail resume {run_id}"
     reason = known.status_reason
     unknown = re.match(r"the outcome of (.+?)(?:, .*)? is unknown", reason)

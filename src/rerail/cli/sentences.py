@@ -59,7 +59,8 @@ def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901, PLR0912 - one cas
         case ev.StepAdopted(run=run, skipped=skipped):
             return f"adopted      {unit} from run {run}" + (f": skipped there, {skipped}" if skipped else "")
         case ev.StepJudged(approved=approved, by=by, reason=reason):
-            return f"{'approved' if approved else 'rejected':<12} {unit}, by {by}" + (f": {reason}" if reason else "")
+            why = f": {one_line(reason, 500)}" if reason else ""
+            return f"{'approved' if approved else 'rejected':<12} {unit}, by {by}{why}"
         case ev.StepMarked(status=status, by=by):
             return f"marked       {unit} as {status} by {by}"
         case ev.ItemsListed():

@@ -103,3 +103,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[str, ...] = ()  # `approve` steps that nobody has answered
     reached: bool = False  # all that was asked for with `--until` is done
     unrecorded: tuple[str, ...] = ()  # steps whose end could not be recorded
+
+    @property
+    def words(self) -> str:
+        """What maps, loops and pipelines that go on in the next life are cut off by."""
+        return f"a pause ({self.cause})" if self.cause else self.reason or "the end of this life"

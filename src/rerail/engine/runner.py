@@ -80,7 +80,7 @@ class Runner:
         end = self._ending()
         if end.status in ("completed", "failed") and self._job.pipeline.finally_:
             end = self._last_hooks(end)
-        self._inside.interrupt(self._stopping.words if self._stopping.reason else end.reason or "the end of this life")
+        self._inside.interrupt(self._stopping.words if self._stopping.reason else end.words)
         return finish(self._recorder, self._clock, end)
 
     def _last_hooks(self, end: End) -> End:

@@ -88,6 +88,9 @@ class Explorer:
         `start` is the state the operations began with, if it was not an empty directory. With a `share` below 1 only so
         many states are judged, chosen by the seed. Those that were new are added to `found`; they take memory.
         """
+        below = str(top).rstrip("/") + "/"
+        if not any(op.path.startswith(below) for op in ops if op.kind != "note"):
+            raise ValueError(f"nothing was done below {top}: does it go through rerail.durable, and by this very path?")
         notes = start.notes if start else ()
         for model in MODELS:
             disk = Disk(str(top), model, start.files if start else None)

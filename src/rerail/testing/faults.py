@@ -121,6 +121,8 @@ class FaultFS:
             self._ends.pop(fd, None)
             if new:
                 self.ops.append(Op("create", path))
+            elif flags & os.O_TRUNC:
+                self.ops.append(Op("truncate", path))
             return fd
 
     def close(self, fd: int) -> None:
@@ -208,6 +210,14 @@ class FaultFS:
             self._meet(path)
             os.mkdir(path, mode)
             self.ops.append(Op("mkdir", path))
+
+    def makedirs(self, path: str, mode: int = 0o777, *, exist_ok: bool = False) -> None:
+        if exist_ok and os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and not os.path.isdir(parent):
+            self.makedirs(parent, mode, exist_ok=True)
+        self.mkdir(path, mode)
 
     def rmtree(self, path: str) -> None:
         """Stands for `durable.remove_tree`, which leaves the details to the standard library."""
