@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from rerail import durable
+from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.inside import units_inside
@@ -182,6 +183,10 @@ def create_fork(store: Store, fork: Fork) -> None:
     try:
         now = fork.opening.at
         _copy_results(store, fork, log)
-        log.append([fork.opening, *fork.adopted, RunInterrupted(at=now, reason=f"forked from {header.parent}")])
+        events = [fork.opening, *fork.adopted, RunInterrupted(at=now, reason=f"forked from {header.parent}")]
+        log.append(events)
+        with contextlib.suppress(OSError):
+            state = fold(enumerate(events, 1), log.recording.state)
+            log.save_snapshot(checkpoint_of(header, fork.ready.pipeline, state), keep=0)
     finally:
         log.close()
