@@ -6,6 +6,7 @@ puts it into docs/reference/crash-laboratory.md.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ OF_ALL = ROOT / ".pytest_cache" / "rerail-figures-of-all.jsonl"  # what ./test l
 SEEN = ROOT / ".pytest_cache" / "rerail-states"
 FILE = ROOT / os.environ.get("RERAIL_FIGURES", ".pytest_cache/rerail-figures.jsonl")
 
+_number = itertools.count(1)  # not by chance: there is none while states are explored
 LEAST_STATES = 100_000
 
 TITLES = {
@@ -52,7 +54,7 @@ def states(what: str, seen: Iterable[bytes]) -> None:
     if "RERAIL_MUTANT" in os.environ:
         return
     SEEN.mkdir(parents=True, exist_ok=True)
-    (SEEN / f"{what}-{os.getpid()}-{os.urandom(4).hex()}").write_bytes(b"".join(sorted(seen)))
+    (SEEN / f"{what}-{os.getpid()}-{next(_number)}").write_bytes(b"".join(sorted(seen)))
     figure("T3", what, 0)
 
 

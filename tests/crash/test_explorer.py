@@ -134,7 +134,7 @@ def test_a_crash_during_recovery_is_recovered_from(memory: Path, shard: int) -> 
     states: list[CrashState] = []
     first.explore(root, undisturbed(root, WHOLE), found=states)
     second = Explorer(memory / "after", judge_by_reading, seed=SEED + shard)
-    for state in random.Random(SEED + shard).sample(states, 110):
+    for state in random.Random(SEED + shard).sample(states, 85):
         put(state, root)
         if "ran flaky" in state.notes:
             (root / "flag").touch()

@@ -135,7 +135,8 @@ def _words(past: int, policy: Retry, delay: float, reason: str, around: Circumst
     when = f"in {_seconds(delay)}"
     if around.over_budget:
         when, reason = "once there is budget", f"{reason}; {around.over_budget}"
-    return f"attempt {past + 1} of {max(policy.attempts, past + 1)} {when}: {reason}"
+    of = f" of {policy.attempts}" if past < policy.attempts else ""  # beyond them only refusals go on
+    return f"attempt {past + 1}{of} {when}: {reason}"
 
 
 def _seconds(delay: float) -> str:

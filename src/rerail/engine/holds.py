@@ -14,6 +14,7 @@ import msgspec
 from rerail.core import events as ev
 from rerail.core.events import PauseCause
 from rerail.core.model import Approve
+from rerail.core.money import amount
 from rerail.core.retry import RetryDecision, remaining
 from rerail.core.state import Unit, UnitState, name
 from rerail.core.template import ExpressionError, render_value
@@ -87,6 +88,8 @@ class Holds:
             if known.refusals and known.status == "failed" and known.retry_at is not None:
                 left = remaining(known.retry_in or 0.0, (known.retry_at - at).total_seconds())
                 if desk.job.wait != "no" and left > 0:
+                    if step not in self._gates:
+                        desk.recorder.warn(f"{step} waits {amount('time', left)} more: {known.reason}")
                     gate = self._gate(step)
                     gate.refuse(now, left, at + timedelta(seconds=left), 1)
                     gate.refusals = max(gate.refusals, known.refusals)
