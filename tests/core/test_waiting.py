@@ -56,6 +56,8 @@ SAID = [
     ("Too many requests. retry-after 2 hours and 30 minutes.", "rate limit", 9000),
     ("Too many requests. Retry after 30.", "rate limit", 30),
     ("Too many requests (retry-after: 30, please)", "rate limit", 30),
+    ("HTTP 429 Retry-After: 30 Content-Length: 0", "rate limit", 30),
+    ("usage limit reached, resets at 3pm I think", "quota", 3.5 * 3600),
     ("Too many requests. Retry after 5 attempts", "rate limit", None),  # no time
     ("Too many requests. Retry after 2 weeks", "rate limit", None),  # not two seconds
     ("Too many requests. retry in 1,200 seconds", "rate limit", 1200),

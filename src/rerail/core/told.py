@@ -19,12 +19,13 @@ _NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,2}\b|\d{1,9}(?:\.\d{1,9})?)"
 _PIECE = rf"{_NUMBER} ?(?:ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)\b"
 _PIECES: Final = re.compile(rf"({_NUMBER}) ?(ms|mil|s|m|h|d)", re.IGNORECASE)
 _SPAN = rf"((?:{_NUMBER}[dhm]){{0,3}}{_PIECE}(?:(?:,? and |, | )?{_PIECE}){{0,4}})"
+_NO_TIME = r"attempts?|tries|times|requests?|retries|weeks?|months?|years?"
 _WATCH = r"(\d{1,2}):(\d\d):(\d\d)\b"
 
 # `Retry-After: 30`, `retry after 1 hour 30 minutes`, `RateLimit-Reset: 12`; what is counted in anything else is no time.
 _HEADER: Final = re.compile(
     rf"(?:retry[-_ ]?after(?:[-_ ]?(ms|s|seconds))?|ratelimit-reset)[\"']? ?[:=]? ?[\"']?"
-    rf"(?:{_SPAN}|({_NUMBER})(?![\w:-]|[.,]\d| [a-z]))",
+    rf"(?:{_SPAN}|({_NUMBER})(?![\w:-]|[.,]\d| (?:{_NO_TIME})\b))",
     re.IGNORECASE,
 )
 _HTTP_DATE: Final = re.compile(
@@ -52,7 +53,7 @@ _CLOCK: Final = re.compile(
     (?:(?:(?P<month>{_MONTH})\.?\ (?P<date>\d{{1,2}})(?:st|nd|rd|th)?
         |(?P<date_first>\d{{1,2}})(?:st|nd|rd|th)?\ (?P<month_last>{_MONTH})\.?)(?:,?\ \d{{4}})?,?\ )?
     (?:at\ )?(?P<hour>\d{{1,2}})(?::(?P<minute>\d\d)(?::(?P<second>\d\d))?)?\ ?(?P<half>[ap]\.?m\b\.?)?
-    (?:\ ?\(?(?P<zone>[A-Za-z]{{1,20}}(?:/[A-Za-z_]{{1,20}}){{1,2}}|(?-i:[A-Z]{{1,5}})\b|[+-]\d\d:?\d\d)\)?)?""",
+    (?:\ ?\(?(?P<zone>[A-Za-z]{{1,20}}(?:/[A-Za-z_]{{1,20}}){{1,2}}|(?-i:Z|[A-Z]{{2,5}})\b|[+-]\d\d:?\d\d)\)?)?""",
     re.IGNORECASE | re.VERBOSE,
 )
 # Hours from UTC; of those that say no season, where they are used.
