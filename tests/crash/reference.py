@@ -8,6 +8,7 @@ rerail what it believes.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -144,10 +145,10 @@ def live(root: Path, pipeline: Pipeline, world: World) -> str:
     try:
         if store.runs():
             request = api.ResumeRequest(pipeline=pipeline)
-            result = api.resume(store, "r", [world], request, functions=functions)
+            result = api.resume(store, "r", [world], request, functions=functions, base_dir=str(root))
         else:
             start = api.StartRequest(pipeline_path=str(root / "p.yaml"), run_id="r", options=RunOptions(parallel=1))
-            result = api.start_pipeline(store, pipeline, TEXT, start, [world], functions=functions)
+            result = api.start_pipeline(store, pipeline, TEXT, start, [world], functions=functions, base_dir=str(root))
     except StateError as error:
         return type(error).__name__
     world.note("returned")
@@ -273,6 +274,11 @@ class _StillTime:
         return 1000.0
 
 
+def _append_row(root: str, run_dir: str, segment: int, summary: object) -> None:
+    """As a row of the index is written, without the number and the times of a file, which are never the same."""
+    durable.append_line(os.path.join(root, "index.jsonl"), f"{os.path.basename(run_dir)} {segment}\n".encode())
+
+
 @pytest.fixture
 def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run gives the same bytes: no time passes, names are not random, there is a snapshot at every boundary."""
@@ -287,6 +293,7 @@ def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerail.stores.runlog.RESERVE_BYTES", 0)
     monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", 1e9)
     monkeypatch.setattr("rerail.processes.end_marked", lambda _mark, **_more: 0)  # nothing here starts a process
+    monkeypatch.setattr("rerail.stores.index.append", _append_row)
     here = Owner(pid=1, started="1", boot="b", namespace="n", host="h", since=AT)
     monkeypatch.setattr("rerail.processes.identity", lambda _since: here)  # in every process that explores the same
     monkeypatch.setattr("rerail.processes.is_alive", lambda _owner: False)  # whoever wrote this was another process

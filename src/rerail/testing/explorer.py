@@ -89,8 +89,9 @@ class Explorer:
         many states are judged, chosen by the seed. Those that were new are added to `found`; they take memory.
         """
         below = str(top).rstrip("/") + "/"
-        if not any(op.path.startswith(below) for op in ops if op.kind != "note"):
-            raise ValueError(f"nothing was done below {top}: does it go through rerail.durable, and by this very path?")
+        done = [op.path for op in ops if op.kind != "note"]
+        if done and not any(path.startswith(below) for path in done):
+            raise ValueError(f"nothing was done below {top}, but in {os.path.dirname(done[0])}: it must be the same path")
         notes = start.notes if start else ()
         for model in MODELS:
             disk = Disk(str(top), model, start.files if start else None)
