@@ -56,6 +56,12 @@ SAID = [
     ("Too many requests. retry-after 2 hours and 30 minutes.", "rate limit", 9000),
     ("Too many requests. Retry after 30.", "rate limit", 30),
     ("Too many requests (retry-after: 30, please)", "rate limit", 30),
+    ("upload failed after 00:12:31: HTTP 429 Too Many Requests", "rate limit", None),
+    ("Too many requests, try again in 90 000 ms", "rate limit", None),
+    ("Too many requests, try again in 5:00 minutes", "rate limit", None),
+    ("HTTP 429\nRetry-After: 16 Nov 2026 12:00:00 GMT", "rate limit", 1800),
+    ("HTTP 429. Will retry in 1 seconds. Server: try again in 45 minutes", "rate limit", 2700),
+    ("usage limit reached, available after 3pm", "quota", 3.5 * 3600),
     ("HTTP 429 Retry-After: 30 Content-Length: 0", "rate limit", 30),
     ("usage limit reached, resets at 3pm I think", "quota", 3.5 * 3600),
     ("Too many requests. Retry after 5 attempts", "rate limit", None),  # no time

@@ -17,7 +17,9 @@ import pytest
 from rerail import durable
 from rerail.core.events import StepJudged
 from rerail.durable import files
+from rerail.errors import StateDamaged
 from rerail.stores import inbox
+from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
@@ -168,3 +170,33 @@ steps:
     project.rerail("resume", "r", check=1)
 
     assert project.ledger() == ["a", "a", "a"]
+
+
+def test_who_could_not_take_a_run_over_is_not_taken_for_its_driver(project: Project) -> None:
+    """He may live on, and would be sent the signal that is meant for a driver."""
+    project.pipeline("steps: [{id: a, run: 'kill -9 $PPID; sleep 60'}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    (project.run_dir("r") / "results").symlink_to(project.root)
+    store = DirectoryStore(str(project.root / ".rerail"))
+    with pytest.raises(StateDamaged):
+        store.own("r")
+
+    assert not store.ownership("r").alive
+    assert project.json("list")[0]["status"] == "crashed"
+
+
+@ROOT
+def test_what_had_to_be_left_on_a_disk_goes_with_its_run(project: Project, tmp_path: Path) -> None:
+    """Without memory to keep it in, what steps write raw is in the directory for temporary files."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    project.env["TMPDIR"] = str(place)
+    project.pipeline("""steps: [{id: a, run: 'echo secret=1 >> "$RERAIL_OUTPUT"; kill -9 $PPID; sleep 60'}]""")
+    script = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", script, "-", *RERAIL, "run", "pipeline.yaml", "--id", "r", "-q"]
+    env = {**project.env, "XDG_RUNTIME_DIR": ""}
+    subprocess.run(command, cwd=project.root, env=env, check=False)
+    assert list(place.rglob("*.output"))
+
+    project.rerail("delete", "r", "--yes", check=0)
+    assert not list(place.rglob("*.output"))

@@ -454,3 +454,38 @@ def test_a_channel_of_metrics_that_is_no_file_fails_nothing(project: Project, ho
     project.pipeline(f"""steps: [{{id: a, run: '{how} "$RERAIL_METRICS"'}}]""")
     said = project.rerail("run", "pipeline.yaml", "--id", "r", check=0).stderr
     assert "metrics cannot be read" in said
+
+
+def test_two_budgets_of_one_step_count_everything_once(project: Project) -> None:
+    steps = """[{id: x, run: 'echo "{\\"cost_usd\\": 3}" >> "$RERAIL_METRICS"'}, {id: y, run: 'echo y >> "$LEDGER"'}]"""
+    (project.root / "inner.yaml").write_text(f"budget: {{cost_usd: 10}}\nsteps: {steps}\n", encoding="utf-8")
+    project.pipeline("steps: [{id: s, pipeline: inner.yaml, budget: {cost_usd: 5}}]")
+    said = project.rerail("run", "pipeline.yaml", "--id", "r", check=0).stderr
+
+    assert project.ledger() == ["y"]
+    assert "$6" not in said
+
+
+def test_what_is_lost_is_not_called_saved(project: Project) -> None:
+    spend = 'echo "{\\"cost_usd\\": 1}" >> "$RERAIL_METRICS"'
+    steps = f"[{{id: x, run: '{spend}'}}, {{id: y, run: '{spend}; kill -9 $PPID; sleep 60'}}]"
+    (project.root / "inner.yaml").write_text(f"steps: {steps}\n", encoding="utf-8")
+    project.pipeline("steps: [{id: s, pipeline: inner.yaml}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    project.rerail("resume", "r", check=-9)  # it is recorded now what the first y has cost
+    planned = project.rerail("resume", "r", "--dry-run").stderr
+
+    assert "and $1.00" in planned
+    assert project.json("cost", "r")["total"]["cost_usd"] == 3
+
+
+@pytest.mark.parametrize("how", ["mkdir", "ln -s /etc/passwd", "mkfifo"])
+def test_a_channel_that_is_no_file_does_not_stop_the_next_life(project: Project, how: str) -> None:
+    project.pipeline(f"""
+checkpoint: {{interval: 0.1s}}
+steps:
+  - {{id: a, run: '{how} "$RERAIL_METRICS"; exec 3<>"$RERAIL_METRICS" || true; sleep 1.3; test -e on || kill -9 $PPID'}}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    (project.root / "on").touch()
+    project.rerail("resume", "r", check=0)

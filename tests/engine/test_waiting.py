@@ -581,3 +581,85 @@ def test_a_step_that_runs_again_asks_again(project: Project) -> None:
     project.rerail("approve", "r", "ok", check=0)
     project.rerail("resume", "r", check=0)
     project.rerail("resume", "r", "--from", "ok", check=5)
+
+
+def verdicts(project: Project) -> int:
+    return (project.run_dir("r") / "journal-0001.jsonl").read_bytes().count(b'"event":"step-judged"')
+
+
+def answered_while_there_is_no_room(project: Project, *answers: str) -> int:
+    """An approval that is given while another step has all the room, and then something else."""
+    project.pipeline("""
+steps:
+  - {id: ok, needs: [], approve: Publish?}
+  - {id: slow, needs: [], run: 'echo slow >> "$LEDGER"; until test -e go; do sleep 0.02; done'}
+  - {id: publish, needs: [ok], run: 'echo publish >> "$LEDGER"'}
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", "--parallel", "1")
+    eventually(lambda: project.ledger() == ["slow"], "it runs")
+    project.rerail(answers[0], "r", "ok", check=0)
+    eventually(lambda: verdicts(project) == 1, "it is recorded")
+    project.rerail(answers[1], "r", "ok", check=0)
+    (project.root / "go").touch()
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def test_the_last_word_before_a_step_starts_is_the_one_that_counts(project: Project) -> None:
+    assert answered_while_there_is_no_room(project, "approve", "reject") == 1
+    assert project.ledger() == ["slow"]
+
+
+def test_also_if_it_is_a_yes(project: Project) -> None:
+    assert answered_while_there_is_no_room(project, "reject", "approve") == 0
+    assert project.ledger() == ["slow", "publish"]
+
+
+CLEANED = """
+steps:
+  - {id: slow, needs: [], run: 'echo slow >> "$LEDGER"; until test -e go; do sleep 0.02; done'}
+  - id: ok
+    needs: []
+    approve: Go on?
+    on_failure: [{id: clean, run: 'echo clean >> "$LEDGER"; until test -e cleaned$RERAIL_ATTEMPT; do sleep 0.02; done; echo cleaned >> "$LEDGER"'}]
+  - {id: then, needs: [ok], run: 'echo then >> "$LEDGER"'}
+"""
+
+
+@pytest.mark.parametrize("again", ["approve", "reject"])
+def test_what_cleans_up_after_a_no_is_finished_before_anything_else_comes_of_it(project: Project, again: str) -> None:
+    project.pipeline(CLEANED)
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", "--parallel", "4")
+    eventually(lambda: project.ledger() == ["slow"], "it runs")
+    project.rerail("reject", "r", "ok", check=0)
+    eventually(lambda: project.ledger() == ["slow", "clean"], "it is being cleaned up")
+    project.rerail(again, "r", "ok", check=0)
+    eventually(lambda: verdicts(project) == 2, "that was heard")
+    for name in ("cleaned1", "cleaned2"):
+        (project.root / name).touch()
+    eventually(lambda: project.ledger().count("cleaned") == (1 if again == "approve" else 2), "it was cleaned up")
+    (project.root / "go").touch()
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == (0 if again == "approve" else 1), said
+    expected = ["slow", "clean", "cleaned", "then"] if again == "approve" else ["slow", *["clean", "cleaned"] * 2]
+    assert project.ledger() == expected
+
+
+def test_a_clean_up_that_is_cut_off_after_the_no_was_taken_back_goes_on(project: Project) -> None:
+    project.pipeline(CLEANED)
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", "--parallel", "4")
+    eventually(lambda: project.ledger() == ["slow"], "it runs")
+    project.rerail("reject", "r", "ok", check=0)
+    eventually(lambda: project.ledger() == ["slow", "clean"], "it is being cleaned up")
+    project.rerail("approve", "r", "ok", check=0)
+    eventually(lambda: b'"approved":true' in (project.run_dir("r") / "journal-0001.jsonl").read_bytes(), "it is recorded")
+    process.kill()
+    process.communicate()
+    for name in ("cleaned2", "go"):  # whoever was killed with the run may take a moment to die, and waits for another
+        (project.root / name).touch()
+    project.rerail("resume", "r", check=0)
+
+    after = project.ledger()[2:]
+    assert sorted(after) == ["clean", "cleaned", "slow", "then"]
+    assert after.index("cleaned") < after.index("then")

@@ -77,6 +77,8 @@ def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: boo
                 if whole or any(entry.metrics for entry in attempts):
                     yield from attempts
         except RerailError as error:
+            if whole:
+                raise
             say(f"rerail: run {run_id} is not counted: {error}")
 
 

@@ -35,7 +35,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
     for notice in notices:
         say(f"rerail: {notice}")
     rows: list[tuple[Cell, ...]] = []
-    within = spent_within(state)
+    within = spent_within(state, lasting=True)
     asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
     for made in (*plan.decisions, *asked, *plan.hooks):
         reason = made.reason + (", unless it comes out the same" if made.unless_same else "")

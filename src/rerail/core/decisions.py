@@ -66,7 +66,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def saved(self, state: RunState) -> tuple[float, float]:
         """The seconds and the dollars that need not be spent again: of what is kept, and of what maps have done."""
         done = [one for one in self.decisions if one.kept or one.decision == "continue"]
-        within = spent_within(state)
+        within = spent_within(state, lasting=True)
         cost = total(within.get(one.step, NOTHING).cost_usd for one in done)
         return sum(one.saved_seconds for one in done), cost
 

@@ -202,7 +202,7 @@ class Making:
         """What was done of it: of a step of the pipeline itself, whatever its items did that are not over, too."""
         if "/" in step.id or self._item is not None:
             return unit.worked
-        self._within = self._within or spent_within(self._state)
+        self._within = self._within or spent_within(self._state, lasting=True)
         return self._within.get(step.id, NOTHING).worked
 
     def _edited(self, step: Step, unit: UnitState) -> bool:

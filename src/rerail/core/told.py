@@ -29,17 +29,18 @@ _HEADER: Final = re.compile(
     re.IGNORECASE,
 )
 _HTTP_DATE: Final = re.compile(
-    r"(?:retry-after|reset)\W{1,4}((?:\w{3,9}, )?\d{1,2}[ -]\w{3}[ -]\d{2,4} \d\d:\d\d:\d\d GMT)", re.IGNORECASE
+    r"(?:retry[- ]after|reset)\W{1,4}((?:\w{3,9}, )?\d{1,2}[ -]\w{3}[ -]\d{2,4} \d\d:\d\d:\d\d GMT)", re.IGNORECASE
 )
 _IN: Final = re.compile(
-    rf"(?:try|retry|wait|again|available|resets?|retrydelay)(?:[-_][a-z]{{1,15}}){{0,2}}[\"']?(?: \w{{1,20}}){{0,3}}? ?"
-    rf"[:=]? ?[\"']?(?:(?:in|after|for) )?(?:about )?(?:{_SPAN}|(?<=in ){_WATCH})",
+    rf"(?:try|retry|wait|again|available|resets?|retrydelay)(?:[-_][a-z]{{1,15}}){{0,2}}[\"']?"
+    rf"(?: [a-z]{{1,20}}){{0,3}}? ?[:=]? ?[\"']?"
+    rf"(?:(?:in|after|for) )?(?:about )?(?:{_SPAN}|(?<=in ){_WATCH})",
     re.IGNORECASE,
 )
 _EPOCH: Final = re.compile(
     r"(?:reset|limit reached|until|again)[\w-]{0,20}[\"']?(?: at| on)? ?[:=|]? ?[\"']?(\d{13}|\d{10})\b", re.IGNORECASE
 )
-_WORD = r"(?:resets?|again|until|available|after|reset_at|resetsat)"
+_WORD = r"(?:resets?|until|reset_at|resetsat|(?:retry|try|again|available|wait)(?:\ after)?)"
 _ISO: Final = re.compile(
     _WORD + r"[^\n]{0,30}?(20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)? ?(?:Z|UTC|[+-]\d\d:?\d\d)?)",
     re.IGNORECASE,
@@ -84,7 +85,7 @@ _PLACES: Final = {"PT": "Los_Angeles", "MT": "Denver", "CT": "Chicago", "ET": "N
 def told_until(text: str, now: datetime) -> datetime | None:
     """When the service may be asked again, if it said so. `now` is in the zone of this machine."""
     text = heard(text)
-    for read in (_header, _http_date, _span, _epoch, _iso, _clock):
+    for read in (_http_date, _header, _span, _epoch, _iso, _clock):
         try:
             found = read(text, now)
         except (ValueError, OverflowError):  # no such day, or one that no calendar has
@@ -104,11 +105,11 @@ def _header(text: str, now: datetime) -> datetime | None:
 
 
 def _span(text: str, now: datetime) -> datetime | None:
-    match = _IN.search(text)
-    if match is None:
-        return None
-    span, hours, minutes, seconds = match.groups()
-    return _later(now, _seconds(span) if span else int(hours) * 3600 + int(minutes) * 60 + int(seconds))
+    """The longest: a program that tries again by itself says so, too, before it tells what it was told."""
+    found = []
+    for span, hours, minutes, seconds in _IN.findall(text):
+        found.append(_seconds(span) if span else int(hours) * 3600 + int(minutes) * 60 + int(seconds))
+    return _later(now, max(found)) if found else None
 
 
 def _seconds(span: str) -> float:

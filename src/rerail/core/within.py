@@ -23,10 +23,12 @@ class Within(NamedTuple):
 NOTHING = Within()
 
 
-def spent_within(state: RunState) -> dict[str, Within]:
-    """By the id of a step of the pipeline itself."""
+def spent_within(state: RunState, *, lasting: bool = False) -> dict[str, Within]:
+    """By the id of a step of the pipeline itself; only what need not be done again, if that is asked for."""
     found: dict[str, Within] = {}
     for (step, _), unit in state.units.items():
+        if lasting and unit.items is None and unit.status not in ("completed", "skipped"):
+            continue
         outermost = step.split("/", 1)[0]
         before = found.get(outermost, NOTHING)
         metrics = added(before.metrics, unit.metrics) if unit.metrics else before.metrics

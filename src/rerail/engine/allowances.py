@@ -95,7 +95,7 @@ class Allowances:
         return spent
 
     def _count(self, unit: Unit, used: Spent) -> None:
-        for scope, _ in self._scopes(unit):
+        for scope in {scope for scope, _ in self._scopes(unit)}:  # there may be two budgets of one
             self._spent[scope] = self._spent.get(scope, Spent()).plus(used)
 
     def _scopes(self, unit: Unit) -> list[tuple[Scope, Budget]]:

@@ -66,6 +66,7 @@ class Frame:
         self._unfinished: set[str] = set()
         self._after: dict[str, str] = {}  # hook → the hook after it
         self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
+        self._cleaning: dict[str, str] = {}  # step → the last hook of its clean-up, while that is under way
         self._asked: set[str] = set()
         self._last_begun = False
         self.active = 0  # tasks that something will still come of
@@ -181,6 +182,8 @@ class Frame:
         if not allowed:
             self.failed.add(step.id)
             self.first_failure = self.first_failure or task.unit
+        if step.on_failure:
+            self._cleaning[step.id] = step.on_failure[-1].id
         return self.start_hooks(step.on_failure)
 
     def reopen(self, task: Task) -> bool:
@@ -190,7 +193,11 @@ class Frame:
         self.failed.discard(task.step.id)
         if self.first_failure == task.unit:
             self.first_failure = None
-        self.ready(task)
+        last = self._cleaning.get(task.step.id)
+        if last is None:
+            self.ready(task)
+        else:
+            self._held[last] = task.step.id  # what cleans up after it comes first
         return True
 
     def leave(self, task: Task) -> None:
@@ -245,7 +252,9 @@ class Frame:
     def _next_hook(self, hook: Step) -> None:
         if hook.id in self._after:
             self.ready(self.task(self._after[hook.id]))
-        elif hook.id in self._held:
+            return
+        self._cleaning = {step: last for step, last in self._cleaning.items() if last != hook.id}
+        if hook.id in self._held:
             step = self._held.pop(hook.id)
             if self._frontier.is_ready(step) and self._may_run(step):
                 self.ready(self.task(step))

@@ -99,9 +99,9 @@ class Holds:
         self.idle = False
         return self._gates.setdefault(step, Gate())
 
-    def holds(self, task: Task, unit: UnitState) -> bool:
+    def holds(self, task: Task) -> bool:
         """Whether a task may not start now; if so it is seen to that it comes back, or that the run pauses."""
-        if isinstance(task.step.action, Approve) and not self._is_judged(task, unit):
+        if isinstance(task.step.action, Approve) and not self._is_answered(task):
             self.questions[task.unit] = task
             self._park(task, Held(cause="approval", why=f"{name(task.unit)} waits for approval", aside=True))
             return True
@@ -112,9 +112,11 @@ class Holds:
         gate = self._gates.get(task.step.id)
         return gate is not None and self._waits(task, gate)
 
-    def _is_judged(self, task: Task, unit: UnitState) -> bool:
+    def _is_answered(self, task: Task) -> bool:
         """Whether a person has answered, and about what there is now: not about what was made anew since."""
-        verdict, state = unit.verdict, self._desk.state
+        self.read_letters()  # the last word before it starts is the one that counts
+        state = self._desk.state
+        verdict = state.unit(task.unit).verdict
         if verdict is None:
             return False
         needs = [state.unit((need, task.unit[1])) for need in task.step.needs]
@@ -282,6 +284,11 @@ class Holds:
                 if failed:
                     self._reopen(said.unit)
                 taken = True
+            elif known.verdict is None or said.at > known.verdict.at:
+                late = "approval" if said.approved else "rejection"
+                self._desk.recorder.warn(
+                    f"{name(said.unit)}: the {late} by {said.by} came too late: it is {known.status}"
+                )
         return taken
 
     def _reopen(self, unit: Unit) -> None:

@@ -165,7 +165,7 @@ class Runner:
                 self._past.invalidate(task.unit, "it had failed")
             if step.when and self._skips(task):
                 continue
-            if not self._holds.idle and self._holds.holds(task, unit):
+            if not self._holds.idle and self._holds.holds(task):
                 continue
             self._stage_start(task, unit.attempts + 1)
             starts.append(task)

@@ -48,14 +48,14 @@ class Channels:
         self._directory = ""
         self._left: dict[str, Usage] = {}
         for path in _directories(self._prefix):
-            if os.lstat(path).st_uid == os.getuid():
-                self._take_over(path)
+            self._take_over(path)
 
     def _take_over(self, path: str) -> None:
-        for entry in os.listdir(path):
-            if entry.endswith(METRICS):
-                usage, _ = parse_metrics(_take(os.path.join(path, entry)))
-                self._left[entry.removesuffix(METRICS)] = usage
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(path):
+                if entry.endswith(METRICS):
+                    name = entry.removesuffix(METRICS)
+                    self._left[name] = usage(os.path.join(path, name))
         shutil.rmtree(path, ignore_errors=True)
 
     def left_by(self, name: str) -> Usage:
@@ -70,8 +70,7 @@ class Channels:
     def of(self, name: str) -> tuple[str, dict[str, str]]:
         """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
         if not (self._directory and os.path.isdir(self._directory)):
-            # A name nobody can guess and take first.
-            self._directory = tempfile.mkdtemp(prefix=self._prefix, dir=_places()[0])
+            self._directory = _new_directory(self._prefix)
         prefix = os.path.join(self._directory, name)
         return prefix, {
             "RERAIL_OUTPUT": prefix + OUTPUT,
@@ -155,36 +154,39 @@ def progress(prefix: str) -> Progress | None:
 
 def _take(path: str) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with durable.open_to_read(path) as file:
+            return file.read(2_000_000)
     except FileNotFoundError:
         return b""
     except OSError as error:
         raise ValueError(f"{os.path.basename(path)} cannot be read: {error.strerror}") from None
-    try:
-        with open(fd, "rb") as file:
-            return file.read(2_000_000)
-    except OSError as error:
-        raise ValueError(f"{os.path.basename(path)} cannot be read: {error.strerror}") from None
 
 
-def _places() -> list[str]:
-    """Where channels can be, the best place first.
+def _memory() -> list[str]:
+    """Where there may be memory-backed storage, the best place first.
 
     That is where every environment looks, so that whoever resumes finds what was left: a session and cron differ in
     XDG_RUNTIME_DIR, which is also removed when its user logs out.
     """
     named = (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}")
-    memory = dict.fromkeys(place for place in ("/dev/shm", *named) if place)
-    found = [place for place in memory if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)]
-    return found or [tempfile.gettempdir()]
+    return [place for place in dict.fromkeys(("/dev/shm", *named)) if place]
+
+
+def _new_directory(prefix: str) -> str:
+    """A directory with a name nobody can guess and take first."""
+    for place in _memory():
+        with contextlib.suppress(OSError):  # there is none, it is not ours to write to, or it is full
+            return tempfile.mkdtemp(prefix=prefix, dir=place)
+    return tempfile.mkdtemp(prefix=prefix)
 
 
 def _directories(prefix: str) -> list[str]:
-    """The channel directories whose names begin so, wherever they are."""
+    """The channel directories of ours whose names begin so, wherever an earlier life may have had to put them."""
     found = []
-    for place in _places():
+    for place in dict.fromkeys((*_memory(), *(os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")), "/tmp")):
         with contextlib.suppress(OSError):
-            found += [os.path.join(place, entry) for entry in os.listdir(place) if entry.startswith(prefix)]
+            paths = [os.path.join(place, entry) for entry in os.listdir(place or ".") if entry.startswith(prefix)]
+            found += [path for path in paths if os.lstat(path).st_uid == os.getuid()]
     return found
 
 

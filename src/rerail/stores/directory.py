@@ -34,6 +34,7 @@ from rerail.errors import (
 )
 from rerail.ports import Ownership, Recording
 from rerail.stores import finding, leftovers, records, segments, snapshots
+from rerail.stores.leftovers import let_go
 from rerail.stores.segments import Chain, Covered
 
 if TYPE_CHECKING:
@@ -137,13 +138,13 @@ class DirectoryStore:
             self._anchor()
             run.settle_past(found.bad_files)
         except OSError as error:
-            lock.release()
+            let_go(lock)
             raise StateUnwritable(
                 f"cannot take over {path}: {error.strerror}",
                 hint=f"rerail resume {run_id}, once it can be written",
             ) from error
         except BaseException:
-            lock.release()
+            let_go(lock)
             raise
         return run
 
@@ -210,7 +211,7 @@ class DirectoryStore:
             owner = _owner.decode(label)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Ownership(owner=None, alive=False)
-        return Ownership(owner=owner, alive=more.strip() != segments.RELEASED and processes.is_alive(owner))
+        return Ownership(owner=owner, alive=more.strip() != leftovers.RELEASED and processes.is_alive(owner))
 
     def identity(self, run_id: str) -> str:
         """What its owner calls this very copy of the run; '' if nobody ever owned it."""

@@ -10,6 +10,8 @@ import msgspec
 
 from rerail import durable
 from rerail.core.events import StepJudged
+from rerail.errors import StateUnwritable
+from rerail.stores.leftovers import refuse_links
 
 INBOX = "inbox"
 _ENDING = ".json"
@@ -19,8 +21,12 @@ MOST_BYTES = 100_000
 def put(run_dir: str, said: StepJudged) -> None:
     """Leave a letter; durable on return."""
     place = os.path.join(run_dir, INBOX)
-    durable.make_dir(place)
-    durable.replace_file(os.path.join(place, f"{secrets.token_hex(8)}{_ENDING}"), msgspec.json.encode(said))
+    refuse_links(run_dir)
+    try:
+        durable.make_dir(place)
+        durable.replace_file(os.path.join(place, f"{secrets.token_hex(8)}{_ENDING}"), msgspec.json.encode(said))
+    except OSError as error:
+        raise StateUnwritable(f"cannot write to {place}: {error.strerror}", hint=f"ls -l {run_dir}") from error
 
 
 class Inbox:

@@ -23,6 +23,7 @@ from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import Recording
 from rerail.stores import finding, journal, segments, snapshots
+from rerail.stores.leftovers import let_go
 from rerail.stores.segments import Chain, Covered, Opening, SegmentEnd
 from rerail.version import VERSION
 
@@ -284,7 +285,5 @@ class DirectoryRun:
                 durable.remove_file(self._reserve)
                 if lived:
                     self._note_in_index()
-            with contextlib.suppress(OSError):
-                self._lock.add_to_label(segments.RELEASED + b"\n")  # whoever it was may live on, and do something else
         finally:
-            self._lock.release()
+            let_go(self._lock)

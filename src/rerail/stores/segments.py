@@ -20,7 +20,6 @@ from rerail.errors import FormatTooNew, JournalDamaged, StateUnreadable
 from rerail.stores import journal
 from rerail.stores.journal import Position
 
-RELEASED = b"released"  # stands below the name of the owner in the lock file once that has let go
 _NAME = re.compile(r"journal-(\d{4,9})\.jsonl")
 
 
