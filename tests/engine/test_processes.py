@@ -203,7 +203,7 @@ def test_a_flood_of_output_costs_neither_memory_nor_disk(project: Project) -> No
 @pytest.mark.scenario("C6", "C10", "H6")
 def test_many_quick_steps_leave_no_zombie_and_no_descriptor(project: Project) -> None:
     count = "ls /proc/$PPID/fd | wc -l >> fds\nwc -w < /proc/$PPID/task/$PPID/children >> children"
-    many = [step(f"s{number}", count if number % 1000 == 499 else "true") for number in range(4000)]
+    many = [step(f"s{number}", count if number % 500 == 249 else "true") for number in range(2000)]
     project.pipeline(pipeline(*many))
     project.rerail("run", "pipeline.yaml", "-q", "--parallel", "1", check=0)
 
