@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Project:
         self.ledger_file.touch()
         self.env = {**os.environ, "LEDGER": str(self.ledger_file), "HOME": str(root)}
         self.env.pop("RERAIL_STORE", None)
+        self._spawned: list[subprocess.Popen[str]] = []
 
     def pipeline(self, text: str, name: str = "pipeline.yaml") -> Path:
         path = self.root / name
@@ -53,7 +54,7 @@ class Project:
 
     def spawn(self, *arguments: str) -> subprocess.Popen[str]:
         """A life of its own, in its own session, to be killed."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*RERAIL, *arguments],
             cwd=self.root,
             env=self.env,
@@ -62,6 +63,20 @@ class Project:
             text=True,
             start_new_session=True,
         )
+        self._spawned.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a test that failed half-way has left: it would use up the time of those after it."""
+        for process in self._spawned:
+            if process.poll() is None:
+                process.terminate()
+                process.send_signal(signal.SIGCONT)
+                try:
+                    process.communicate(timeout=20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            process.communicate()
 
     def ledger(self) -> list[str]:
         return self.ledger_file.read_text(encoding="utf-8").split()
@@ -80,8 +95,8 @@ class Project:
 
 
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:
-    """Poll for a condition; its value, once it is true."""
-    deadline = time.monotonic() + (5 if "RERAIL_MUTANT" in os.environ else 30)
+    """Poll for a condition; its value, once it is true. A disk that stalls for seconds is no failure."""
+    deadline = time.monotonic() + (5 if "RERAIL_MUTANT" in os.environ else 120)
     while time.monotonic() < deadline:
         value = condition()
         if value:
@@ -111,8 +126,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path)
+    yield project
+    project.close()
 
 
 # Whoever started us may ignore signals (nohup, a shell in the background), and programs that inherit that stay deaf, as

@@ -330,7 +330,7 @@ steps:
 def test_a_budget_that_stops_stops_when_it_is_seen_and_says_what_was_spent_in_the_end(project: Project) -> None:
     project.pipeline("""
 budget: {cost_usd: 0.10, on_exceed: stop}
-checkpoint: {interval: 0.5s}
+checkpoint: {interval: 2s}
 steps:
   - {id: a, run: 'while :; do echo "{\\"cost_usd\\": 0.03}" >> "$RERAIL_METRICS"; sleep 0.1; done'}
 """)
