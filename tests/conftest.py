@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,10 @@ class Project:
     def json(self, *arguments: str) -> Any:
         return json.loads(self.rerail(*arguments, "--json", check=0).stdout)
 
-    def spawn(self, *arguments: str) -> subprocess.Popen[str]:
+    def spawn(self, *arguments: str, program: Sequence[str] = RERAIL) -> subprocess.Popen[str]:
         """A life of its own, in its own session, to be killed."""
         process = subprocess.Popen(
-            [*RERAIL, *arguments],
+            [*program, *arguments],
             cwd=self.root,
             env=self.env,
             stdout=subprocess.PIPE,

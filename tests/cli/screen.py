@@ -19,7 +19,7 @@ import pyte
 
 from tests.conftest import RERAIL
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Screen:

@@ -278,7 +278,7 @@ def test_what_happens_to_our_output_does_not_happen_to_the_run(project: Project)
         ],
         1,
     ):
-        subprocess.run(["bash", "-c", shell], cwd=project.root, env=project.env, check=True, timeout=60)
+        subprocess.run(["bash", "-c", shell], cwd=project.root, env=project.env, check=True, timeout=120)
         eventually(partial(_has, project, 8 * number), "all steps ran")  # `head` is gone before the run is
     eventually(lambda: {row["status"] for row in project.json("list")} == {"completed"}, "all are completed")
 

@@ -336,7 +336,7 @@ def test_death_between_starting_a_step_and_telling_the_watchdog_leaves_no_orphan
     project.pipeline(pipeline(step("a", HOLD), step("b", note())))
     killed = [STRACE, "-qq", "-o", os.devnull, "-e", "trace=pidfd_open", "-e", "inject=pidfd_open:signal=KILL:when=1"]
     command = [*killed, *RERAIL, "run", "pipeline.yaml", "--id", "unowned"]
-    life = subprocess.run(command, cwd=project.root, env=project.env, capture_output=True, timeout=60)
+    life = subprocess.run(command, cwd=project.root, env=project.env, capture_output=True, timeout=120)
 
     assert life.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
     eventually(lambda: census("unowned") == [], "the step is gone")

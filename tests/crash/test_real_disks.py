@@ -162,7 +162,7 @@ def test_the_file_system_turns_read_only(tmp_path: Path) -> None:
         volume.sync()
         volume.break_down()
         go_on(project)
-        _, told = runner.communicate(timeout=30)
+        _, told = runner.communicate(timeout=120)
 
         assert runner.returncode == STATE_ERROR, told
         assert "Read-only file system" in told or "Input/output error" in told
@@ -185,7 +185,7 @@ def test_a_disk_that_does_not_answer_for_a_while_loses_nothing(volume: Volume, t
             runner.send_signal(signal.SIGINT)
     finally:
         volume.thaw()
-    _, told = runner.communicate(timeout=30)
+    _, told = runner.communicate(timeout=120)
 
     assert runner.returncode in (130, 0), told
     Path(f"{project.ledger_file}.go").unlink()
@@ -239,7 +239,7 @@ def test_there_are_no_inodes_left(tmp_path: Path) -> None:
         project.root.mkdir()
         runner = started(project, "for n in $(seq 100); do : > $n.tmp || break; done 2> /dev/null; true")
         go_on(project)
-        _, told = runner.communicate(timeout=30)
+        _, told = runner.communicate(timeout=120)
 
         assert runner.returncode in (STATE_ERROR, 0), told
         for path in project.root.glob("*.tmp"):

@@ -93,7 +93,7 @@ class Volume:
 
     def unmount(self) -> None:
         """Whoever still has a file open here is given a moment to end: what died leaves others that are about to."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self._mounted:
             try:
                 _command("umount", self.path)

@@ -82,7 +82,7 @@ def test_what_a_page_says_is_what_happens(page: Path, tmp_path: Path) -> None:
                 env=env,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=60,
+                timeout=120,
                 check=False,
             )
             lines = done.stdout.decode().rstrip("\n").split("\n") if done.stdout else []

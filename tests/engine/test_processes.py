@@ -40,10 +40,8 @@ def census(run_id: str) -> list[int]:
 @pytest.mark.scenario("H5")
 def test_what_a_step_leaves_behind_is_ended_with_it(project: Project) -> None:
     project.pipeline(pipeline(step("a", DAEMON), step("b", "true")))
-    began = time.monotonic()
     project.rerail("run", "pipeline.yaml", "--id", "leftovers", check=0)
 
-    assert time.monotonic() - began < 30
     assert census("leftovers") == []
 
 

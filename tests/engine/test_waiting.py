@@ -190,7 +190,7 @@ def test_resume_wait_goes_on_when_the_time_has_come(
         eventually(lambda: [row for row in project.json("list") if row["status"] == "running"], "it waits")
         assert len(meter()) == calls
         set_clock(jump)
-    _, said = waiting.communicate(timeout=60)
+    _, said = waiting.communicate(timeout=120)
 
     assert waiting.returncode == 0, said
     assert min(meter()[calls:]) >= until, "it was asked before its time"
@@ -318,7 +318,7 @@ def test_an_answer_may_come_before_the_question_and_while_the_run_goes_on(projec
     process = project.spawn("run", "pipeline.yaml", "--id", "r", "--parallel", "2")
     eventually(lambda: "side" in project.ledger(), "the other branch goes on")
     handed = project.rerail("approve", "r", "ok", check=0)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
 
     assert "the process that drives run r goes on" in handed.stderr
     assert process.returncode == 0, said
@@ -407,7 +407,7 @@ def test_letters_are_read_in_the_order_of_time_and_before_the_question_too(proje
     for answer in ("reject", "approve", "reject", "approve"):
         project.rerail(answer, "r", "ok", check=0)
     (project.root / "go").touch()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 0, "the last word was yes"
     assert [event["approved"] for event in reversed(judged(project))] == [False, True, False, True]
 
@@ -477,7 +477,7 @@ steps:
     project.rerail("approve", "r", "m/ok[z]", check=0)
     eventually(lambda: "z" in project.ledger(), "the map goes on")
     (project.root / "go").touch()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
 
     assert sorted(project.ledger()) == ["slow", "x", "z"], "the item whose rejection was taken back"
     assert process.returncode == 5, said
@@ -500,7 +500,7 @@ steps:
     project.rerail("approve", "r", "ok", check=0)
     eventually(lambda: project.ledger() == ["slow", "clean", "then"], "what comes after it runs")
     (project.root / "go").touch()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
 
     assert process.returncode == 0, said
     assert project.json("show", "r")["error"] is None
@@ -601,7 +601,7 @@ steps:
     eventually(lambda: verdicts(project) == 1, "it is recorded")
     project.rerail(answers[1], "r", "ok", check=0)
     (project.root / "go").touch()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     return process.returncode
 
 
@@ -639,7 +639,7 @@ def test_what_cleans_up_after_a_no_is_finished_before_anything_else_comes_of_it(
         (project.root / name).touch()
     eventually(lambda: project.ledger().count("cleaned") == (1 if again == "approve" else 2), "it was cleaned up")
     (project.root / "go").touch()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
 
     assert process.returncode == (0 if again == "approve" else 1), said
     expected = ["slow", "clean", "cleaned", "then"] if again == "approve" else ["slow", *["clean", "cleaned"] * 2]
