@@ -27,18 +27,17 @@ from rerail.prepare import (
     checkpoint,
     header_of,
     load,
-    mark_of,
     mask_of,
     new_run_id,
     params_of,
     plan_on,
     prepare,
-    present_secrets,
     refuse_misplaced,
     refuse_secret_file,
     refuse_secrets,
     started,
 )
+from rerail.remains import mark_of, present_secrets
 
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 

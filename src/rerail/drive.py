@@ -16,14 +16,14 @@ from rerail import processes
 from rerail.artifacts import places
 from rerail.artifacts.objects import objects_of
 from rerail.artifacts.workshop import LocalWorkshop
-from rerail.core.events import Event, RunResumed, RunStarted
+from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.plan import Changes, Plan
 from rerail.core.state import RunState, Unit
 from rerail.engine.clock import SystemClock
 from rerail.engine.hanging import HangWatch
-from rerail.engine.job import Ask, End, Job, Tools
+from rerail.engine.job import Ask, End, Job, Tools, attempt_name
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
@@ -33,7 +33,7 @@ from rerail.executors.local import LocalExecutor
 from rerail.kinds import sources
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunLog
-from rerail.prepare import mark_of
+from rerail.remains import mark_of
 from rerail.stores.inbox import Inbox
 
 
@@ -51,6 +51,25 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes = "rerun"
     wait: Literal["", "yes", "no"] = ""
     ask: Ask | None = None
+
+
+class _LettingGo:
+    """Hears what is durable, and lets go of what stood for it until then: accounts of attempts, letters of people."""
+
+    def __init__(self, channels: Channels, inbox: Inbox) -> None:
+        self._channels = channels
+        self._inbox = inbox
+
+    def show(self, seq: int, event: Event, state: RunState) -> None:  # noqa: ARG002 - it is a reporter
+        if isinstance(event, StepCompleted | StepFailed | StepInterrupted):
+            if event.metrics:
+                self._channels.recorded(attempt_name(event.unit, event.attempt))
+        elif isinstance(event, StepStarted):  # after all that earlier lives left has been taken up
+            self._channels.taken_up()
+        self._inbox.clear()
+
+    def warn(self, message: str) -> None:
+        pass
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +100,10 @@ def drive(
     wide = is_wide(pipeline, opening.options.parallel)
     clock, channels = SystemClock(), Channels(mark)
     executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
-    recorder = Recorder(log, log.recording.header, pipeline, reporters, clock)
+    inbox = Inbox(log.directory)
+    recorder = Recorder(log, log.recording.header, pipeline, [*reporters, _LettingGo(channels, inbox)], clock)
+    if isinstance(opening, RunResumed) and channels.died_at is not None:
+        opening = msgspec.structs.replace(opening, died_at=channels.died_at)
     marks = {processes.MARKS: processes.marks(mark, life)}
     job = Job(
         header=log.recording.header,
@@ -105,17 +127,18 @@ def drive(
     workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
     with Signals(executor) as signals:
         tools = _tools(executor, workshop, signals, clock, place)
-        inbox = Inbox(log.directory)
         tools = msgspec.structs.replace(tools, letters=inbox.take)
+        recorded = False
         try:
             with HangWatch(recorder, clock):
                 end = Runner(job, tools, recorder).drive(opening)
-            if end.lost is None:
+            recorded = end.lost is None
+            if recorded:
                 inbox.clear()
         finally:
             workshop.close()
             executor.close()
-            channels.close()
+            channels.close(recorded=recorded)
     return Driven(end=end, state=recorder.state)
 
 

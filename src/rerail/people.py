@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -11,15 +10,16 @@ from typing import Any, NamedTuple
 
 from rerail.core import listing as lists
 from rerail.core.closing import is_past_iteration
-from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepInterrupted, StepJudged, StepMarked
+from rerail.core.cutoff import found_cut_off
+from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepJudged, StepMarked
 from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name
-from rerail.core.values import Usage
 from rerail.errors import RunBusy, UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
-from rerail.prepare import ResumeRequest, checkpoint, mark_of, mask_of, plan_on
+from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
+from rerail.remains import mark_of, seen_last
 from rerail.stores import inbox
 
 MOST_REASON = 10_000  # characters
@@ -43,30 +43,9 @@ def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_di
             files = sealed_now(store, log.recording, step, base_dir, until)
         events: list[Event] = [StepMarked(at=now, step=step, item=item, status=status, by=by, **files)]
         if known.status == "running":  # recorded so by a life that is over
-            events.insert(0, _cut_off(log, unit, now))
+            seen = seen_last(store, log.recording, mark_of(log)).get(unit)
+            events.insert(0, found_cut_off(unit, known, seen, now))
         _record(store, log, events)
-
-
-def _cut_off(log: RunLog, unit: Unit, now: datetime) -> StepInterrupted:
-    """That an attempt was cut off by a crash, with all that is known of what it cost."""
-    from rerail.engine.job import attempt_name
-    from rerail.executors import channels
-
-    known = log.recording.state.unit(unit)
-    seen, place = known.so_far, channels.directory_of(mark_of(log))
-    used = channels.usage(os.path.join(place, attempt_name(unit, known.attempts))) if place else Usage()
-    if not used.metrics and seen is not None:
-        used = Usage(metrics=seen.metrics, models=seen.models)
-    return StepInterrupted(
-        at=now,
-        step=unit[0],
-        item=unit[1],
-        attempt=known.attempts,
-        reason="crash",
-        metrics=used.metrics,
-        models=used.models,
-        elapsed=seen.elapsed if seen is not None else 0.0,
-    )
 
 
 class Verdict(NamedTuple):
@@ -178,7 +157,8 @@ def _record(store: Store, log: RunLog, events: list[Event]) -> None:
     state: RunState = log.recording.state
     if state.status == "running":
         at = next((at for at, event in enumerate(events) if isinstance(event, _SAID)), 0)
-        events.insert(at, RunInterrupted(at=events[0].at, reason="the process that drove it was gone"))
+        last = state.updated_at or events[0].at  # nobody drove it since
+        events.insert(at, RunInterrupted(at=last, reason="the process that drove it was gone"))
     fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written
     log.append(events)
     with contextlib.suppress(OSError):

@@ -29,7 +29,8 @@ from rerail.core.state import RunState, Unit
 from rerail.core.template import Scope
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
-from rerail.ports import Recording, RunLog, Store
+from rerail.ports import Recording, Store
+from rerail.remains import seen_last
 from rerail.version import VERSION
 
 if TYPE_CHECKING:  # commands that only list and show start without it
@@ -138,7 +139,13 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
     if request.verify is not None:
         refuse_misplaced(pipeline, place, path)
     audit = audited(pipeline, state, place, run_dir, request)
-    wishes = Wishes(changes=request.changes, start=request.start, restore=request.restore, retry=request.retry)
+    wishes = Wishes(
+        changes=request.changes,
+        start=request.start,
+        restore=request.restore,
+        retry=request.retry,
+        seen=seen_last(store, recording),
+    )
     if request.changes != "keep" and not audit.flaws:
         relisted = _relisted(store, recording, pipeline, place)
         wishes = msgspec.structs.replace(wishes, relisted=relisted)
@@ -327,12 +334,6 @@ def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
     return Mask(values)
 
 
-def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
-    """A mask of those secrets that are there, for messages before it is known whether all are."""
-    names = (*pipeline.secrets, *options.secrets)
-    return Mask(value for name in names if (value := os.environ.get(name)))
-
-
 def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if mask.value(value) != value:
@@ -386,13 +387,3 @@ def actual(path: str, base_dir: str) -> str:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def mark_of(log: RunLog) -> str:
-    """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
-    return mark_text(log.recording.header, log.identity)
-
-
-def mark_text(header: RunHeader, identity: str) -> str:
-    """The mark of the run with this header, in this place."""
-    return f"{header.run_id}@{header.created_at}@{identity}"

@@ -156,8 +156,8 @@ def _delete(store: DirectoryStore, run_id: str, status: str) -> bool:
 
 def _remove(store: DirectoryStore, run_id: str) -> None:
     """The run, then what its last attempts left in memory."""
-    from rerail.cli.glimpses import mark_in
     from rerail.executors import channels
+    from rerail.remains import mark_in
 
     mark = mark_in(store, run_id)
     store.delete(run_id)

@@ -85,20 +85,21 @@ def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: boo
 def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> Iterator[Entry]:
     """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
     seen: dict[Unit, SoFar] | None = None
+    alive = True
     for entry in entries(run_id, pipeline, store.history(run_id)):
         if entry.status != "running":
             yield entry
             continue
         if seen is None:
-            from rerail.cli.glimpses import seen_last
+            from rerail.remains import seen_last
 
-            seen = seen_last(store, run_id)
+            alive = store.ownership(run_id).alive
+            seen = {} if alive else seen_last(store, store.read(run_id))
+        new: dict[str, Any] = {} if alive else {"status": "interrupted"}
         far = seen.get((entry.step, entry.item))
-        if far is None:
-            yield entry
-        else:
-            new = {"at": far.at, "seconds": far.elapsed, "metrics": far.metrics, "models": far.models}
-            yield msgspec.structs.replace(entry, **new)
+        if far is not None:
+            new |= {"at": far.at, "seconds": far.elapsed, "metrics": far.metrics, "models": far.models}
+        yield msgspec.structs.replace(entry, **new)
 
 
 def _since(text: str) -> datetime:

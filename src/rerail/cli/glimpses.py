@@ -5,62 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import islice
 
 from rerail import durable
 from rerail.cli.board import Glimpse
-from rerail.core.events import SoFar
 from rerail.core.money import COST
-from rerail.core.state import RunState, Unit, UnitState
+from rerail.core.state import RunState, Unit
 from rerail.engine.job import attempt_name
 from rerail.executors import channels
-from rerail.prepare import mark_text
-from rerail.stores.directory import DirectoryStore
 from rerail.text import one_line, without_escapes
 
 TAIL_BYTES = 2048
 MOST = 64  # that anybody could look at
-
-
-def mark_in(store: DirectoryStore, run_id: str) -> str:
-    """The mark of a run, for who does not own it; '' if it has none yet."""
-    header, identity = store.header(run_id), store.identity(run_id)
-    return mark_text(header, identity) if header and identity else ""
-
-
-def seen_last(store: DirectoryStore, run_id: str) -> dict[Unit, SoFar]:
-    """What attempts left behind that nobody drives any more and no later life has taken up: how far they were."""
-    recording = store.read(run_id)
-    running = [(unit, known) for unit, known in recording.state.units.items() if known.status == "running"]
-    if not running or store.ownership(run_id).alive:
-        return {}
-    place = channels.directory_of(mark_in(store, run_id))
-    found = {}
-    for unit, known in running:
-        far = _far(os.path.join(place, attempt_name(unit, known.attempts)), known) if place else None
-        if far is not None:
-            found[unit] = far
-    return found
-
-
-def _far(prefix: str, known: UnitState) -> SoFar | None:
-    """By the files through which an attempt told; the newest of them is its last sign of life."""
-    times = []
-    for ending in (channels.METRICS, channels.PROGRESS):
-        with contextlib.suppress(OSError):
-            times.append(os.stat(prefix + ending).st_mtime)
-    if not times or known.started_at is None:
-        return None
-    used, told = channels.usage(prefix), channels.progress(prefix)
-    return SoFar(
-        at=datetime.fromtimestamp(max(times), UTC),
-        elapsed=round(max(max(times) - known.started_at.timestamp(), known.so_far.elapsed if known.so_far else 0.0), 3),
-        metrics=used.metrics,
-        models=used.models,
-        done=told.done if told else None,
-        total=told.total if told else None,
-    )
 
 
 class Glimpses:

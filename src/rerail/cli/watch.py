@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import click
 
 from rerail.cli.durations import clock
-from rerail.cli.glimpses import Glimpses, mark_in
+from rerail.cli.glimpses import Glimpses
 from rerail.cli.options import base_dir, find_run, open_store, run_argument, store_option
 from rerail.cli.output import STDERR, say
 from rerail.cli.sentences import sentence
 from rerail.cli.terminal import look_of
 from rerail.core.state import RunState, shown_status
 from rerail.ports import Recording
+from rerail.remains import mark_in
 from rerail.stores.directory import DirectoryStore
 
 POLL_SECONDS = 0.1

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from rerail.core.audit import Flaw
+from rerail.core.events import SoFar
 from rerail.core.money import total
 from rerail.core.state import RunState, Unit
 from rerail.core.within import NOTHING, spent_within
@@ -83,3 +84,4 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     restore: bool = True
     retry: frozenset[Unit] = frozenset()  # items of the dead letter queue that are to be tried again
     relisted: Mapping[str, str] = {}  # maps whose source is not what it was, and in which way
+    seen: Mapping[Unit, SoFar] = {}  # how far attempts were that nobody ended, where more is known than was saved

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -86,6 +87,14 @@ def parent_of(item: str) -> str | None:
     return parent if found else None
 
 
+def is_inside(unit: tuple[str, str | None], controller: tuple[str, str | None]) -> bool:
+    """Whether a unit is an item, an iteration or a step of this controller, or that itself."""
+    step, item = controller
+    if unit[0] != step and not unit[0].startswith(step + "/"):
+        return False
+    return item is None or unit[1] == item or (unit[1] or "").startswith(item + _SEPARATOR)
+
+
 def around(unit: tuple[str, str | None]) -> Iterator[tuple[str, str | None]]:
     """What a unit is inside of, from the inside out, itself included; some of these do not exist."""
     step, item = unit
@@ -115,7 +124,9 @@ def key_of(item: str) -> str:
 
 def allowed_failures(total: int, count: int, percent: float | None) -> int:
     """How many items of a map may fail."""
-    return count if percent is None else int(total * percent / 100)
+    if percent is None:
+        return count
+    return int(total * Decimal(str(percent)) / 100)  # exactly: 36.8 % of 375 is 138
 
 
 def first_duplicate(keys: Iterable[str]) -> str | None:

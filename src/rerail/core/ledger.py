@@ -21,6 +21,7 @@ from rerail.core.values import Usage
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]
 Status = Literal["completed", "failed", "interrupted", "running"]  # the last: as far as was saved of it
+_Told = ev.StepStarted | ev.StepProgressed | ev.StepInterrupted | ev.StepFailed | ev.StepCompleted  # about an attempt
 UNKNOWN_MODEL = "(no model)"
 
 
@@ -55,48 +56,52 @@ class Sum(msgspec.Struct, kw_only=True):
 
 def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[Entry]:
     """Every attempt of a run, in the order of time; last those that have not ended."""
-    under_way: dict[tuple[str, str | None, int], Entry] = {}
+    under_way: dict[Unit, Entry] = {}
     outer: set[Unit] = set()  # what only has other steps run: what happens in it is told by these
     for _, event in records:
-        match event:
-            case ev.ItemsListed():
-                outer.add(event.unit)
-                continue
-            case ev.StepCompleted():
-                status: Status = "completed"
-                seconds = event.duration
-            case ev.StepFailed():
-                status, seconds = "failed", event.duration
-            case ev.StepInterrupted():
-                status, seconds = "interrupted", event.elapsed
-            case ev.StepProgressed():
-                status, seconds = "running", event.elapsed
-            case ev.StepStarted():
-                status, seconds = "running", 0.0
-            case _:
-                continue
+        if isinstance(event, ev.ItemsListed):
+            outer.add(event.unit)
+        elif isinstance(event, ev.StepInvalidated):  # announced, and never launched
+            under_way.pop(event.unit, None)
+        if not isinstance(event, _Told):
+            continue
         outer.update(unit for unit in around(event.unit) if unit != event.unit)
-        used = Usage() if isinstance(event, ev.StepStarted) else Usage(metrics=event.metrics, models=event.models)
-        entry = Entry(
-            run_id=run_id,
-            pipeline=pipeline,
-            at=event.at,
-            step=event.step,
-            item=event.item,
-            attempt=event.attempt,
-            status=status,
-            seconds=seconds,
-            metrics=used.metrics,
-            models=used.models,
-        )
-        key = (event.step, event.item, event.attempt)
-        if status == "running":
-            under_way[key] = entry
+        entry = _entry(run_id, pipeline, event)
+        if entry.status == "running":
+            under_way[event.unit] = entry
         else:
-            under_way.pop(key, None)
+            under_way.pop(event.unit, None)
             if entry.metrics or event.unit not in outer:
                 yield entry
     yield from (entry for entry in under_way.values() if entry.metrics or (entry.step, entry.item) not in outer)
+
+
+def _entry(run_id: str, pipeline: str, event: _Told) -> Entry:
+    match event:
+        case ev.StepCompleted():
+            status: Status = "completed"
+            seconds = event.duration
+        case ev.StepFailed():
+            status, seconds = "failed", event.duration
+        case ev.StepInterrupted():
+            status, seconds = "interrupted", event.elapsed
+        case ev.StepProgressed():
+            status, seconds = "running", event.elapsed
+        case _:
+            status, seconds = "running", 0.0
+    used = Usage() if isinstance(event, ev.StepStarted) else Usage(metrics=event.metrics, models=event.models)
+    return Entry(
+        run_id=run_id,
+        pipeline=pipeline,
+        at=event.at,
+        step=event.step,
+        item=event.item,
+        attempt=event.attempt,
+        status=status,
+        seconds=seconds,
+        metrics=used.metrics,
+        models=used.models,
+    )
 
 
 def summed(ledger: Iterable[Entry], by: By, zone: tzinfo | None = UTC) -> list[Sum]:

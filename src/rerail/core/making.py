@@ -22,6 +22,7 @@ import msgspec
 from rerail.core import words
 from rerail.core.audit import Audit, Flaw
 from rerail.core.decisions import Decision, Verdict, Wishes
+from rerail.core.events import SoFar
 from rerail.core.fingerprint import fingerprint, same_body
 from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.inside import StepIndex, decisions_inside, progress_words, units_inside
@@ -218,7 +219,8 @@ class Making:
             case "pending":
                 return pending(step, unit)
             case "running" | "interrupted":
-                return _cut_off(step, unit)
+                seen = self._wishes.seen.get((step.id, self._item), unit.so_far)
+                return _cut_off(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
                 reason = "failed, which is no longer allowed" if unit.allowed else words.failed(unit)
                 return Decision(step=step.id, decision="rerun", reason=reason)
@@ -374,10 +376,11 @@ def pending(step: Step, unit: UnitState) -> Decision:
     return Decision(step=step.id, decision="run", reason="not started yet")
 
 
-def _cut_off(step: Step, unit: UnitState) -> Decision:
+def _cut_off(step: Step, unit: UnitState, seen: SoFar | None) -> Decision:
+    how = words.cut_off(unit, seen)
     if step.idempotent:
-        return Decision(step=step.id, decision="rerun", reason=words.cut_off(unit))
-    reason = f"{words.cut_off(unit)} and the step is not idempotent: nobody knows how far it got"
+        return Decision(step=step.id, decision="rerun", reason=how)
+    reason = f"{how} and the step is not idempotent: nobody knows how far it got"
     return Decision(step=step.id, decision="ask", reason=reason)
 
 

@@ -7,6 +7,7 @@ per event: a copy per event would make a long run quadratic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Final
 
 from rerail.core import closing
@@ -94,13 +95,18 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
             state.until = None
             state.error = None
         case ev.RunRepaired():
+            if state.status == "running":
+                _end_life(state, state.updated_at)
             state.reason = event.reason
             _suspect(state, event.suspects)
         case ev.RunInterrupted():
+            _end_life(state, event.at)
             state.reason = event.reason
         case ev.RunPaused():
+            _end_life(state, event.at)
             state.reason, state.cause, state.until = event.reason, event.cause, event.until
         case ev.RunFinished():
+            _end_life(state, event.at)
             status = event.status
             state.finished_at = event.at
             state.finished_seq = state.seq + 1
@@ -108,10 +114,13 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
 
 
 def _suspect(state: RunState, steps: Iterable[str]) -> None:
-    """Steps that something happened to that can no longer be proved: as if they had been cut off."""
+    """Steps that something happened to that can no longer be proved: as if they had been cut off.
+
+    What is known to run the next life finds cut off, with all that is known of what it cost.
+    """
     for step in steps:
         unit = state.units.setdefault((step, None), UnitState())
-        if unit.status != "completed" and unit.items is None:  # of a controller it is something inside that is unknown
+        if unit.status not in ("completed", "running") and unit.items is None:  # else it is something inside it
             unit.status = "interrupted"
             unit.attempts = max(unit.attempts, 1)
             unit.reason = "its record was lost"
@@ -119,8 +128,9 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
 
 def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.lives += 1
-    if state.life_at is not None and state.updated_at is not None:  # a life that was cut off lasted to its last word
-        state.driven += max((state.updated_at - state.life_at).total_seconds(), 0.0)
+    if state.status == "running":  # the one before was cut off
+        died_at = event.died_at if isinstance(event, ev.RunResumed) else None
+        _end_life(state, max(filter(None, (state.updated_at, died_at)), default=None))
     state.life_at = event.at
     state.pipeline_sha256 = event.pipeline_sha256
     state.options = event.options
@@ -128,9 +138,16 @@ def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.hooks = event.hooks
 
 
+def _end_life(state: RunState, at: datetime | None) -> None:
+    """Time during which nobody drives a run is not its own."""
+    if state.life_at is not None and at is not None:
+        state.driven += max((at - state.life_at).total_seconds(), 0.0)
+
+
 def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     kind = type(event)
-    if state.status != "running" and kind not in BY_PEOPLE:
+    left_running = kind is ev.StepInterrupted and state.status == "interrupted"  # by a life that was cut off
+    if state.status != "running" and kind not in BY_PEOPLE and not left_running:
         raise IllegalEvent(f"{type(event).__name__} cannot happen in a run that is {state.status}")
     key = (event.step, event.item)
     unit = state.units.get(key)

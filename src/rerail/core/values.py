@@ -210,8 +210,11 @@ def said_twice(text: str, value: Any, where: str) -> str:
     found: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        names = [name for name, _ in pairs]
-        found.extend(name for name in names if names.count(name) > 1)
+        names = set()
+        for name, _ in pairs:
+            if name in names:
+                found.append(name)
+            names.add(name)
 
     json.loads(text, object_pairs_hook=look)
     return f"{where} gives {found[0]!r} two values" if found else ""

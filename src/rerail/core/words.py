@@ -19,9 +19,9 @@ def how_far(seen: SoFar | None) -> str:
     return ", ".join(parts)
 
 
-def cut_off(unit: UnitState) -> str:
+def cut_off(unit: UnitState, seen: SoFar | None) -> str:
     """That an attempt was, and where it was then."""
-    far = how_far(unit.so_far)
+    far = how_far(seen)
     return f"attempt {unit.attempts} was cut off{f' {far}' if far else ''}"
 
 

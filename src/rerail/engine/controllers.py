@@ -19,6 +19,7 @@ from rerail.core.model import Inner
 from rerail.core.params import resolve
 from rerail.core.state import Unit
 from rerail.core.template import ExpressionError
+from rerail.core.values import Usage
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.tasks import Task
@@ -38,6 +39,7 @@ class Controller(ABC):
         self.outer: Frame = task.home
         self._began = desk.clock.monotonic()
         self._open: dict[Unit, tuple[Frame, float]] = {}  # groups under way, and since when
+        self.used = Usage()  # in its own name
 
     @abstractmethod
     def begin(self) -> None:
@@ -122,6 +124,7 @@ class Controller(ABC):
     def end(self, status: Any, **how: Any) -> None:
         """Come to an end; the loop records it as it does for any step."""
         took = self.desk.clock.monotonic() - self._began
+        how |= {"metrics": self.used.metrics, "models": self.used.models}
         self.desk.ends.append((self.task, Outcome(unit=self.unit, status=status, duration=took, **how)))
 
     def fail_as(self, failure: ev.Failure) -> None:
@@ -142,8 +145,17 @@ class Controller(ABC):
         for unit in (*self._open, self.unit):
             known = self.state.unit(unit)
             if known.status == "running":
+                used = self.used if unit == self.unit else Usage()
                 self.desk.recorder.stage(
-                    ev.StepInterrupted(at=now, step=unit[0], item=unit[1], attempt=known.attempts, reason=reason)
+                    ev.StepInterrupted(
+                        at=now,
+                        step=unit[0],
+                        item=unit[1],
+                        attempt=known.attempts,
+                        reason=reason,
+                        metrics=used.metrics,
+                        models=used.models,
+                    )
                 )
 
     def handed_out(self, frame: Frame) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from rerail.core.fingerprint import fingerprint
 from rerail.core.model import Inner, Step
+from rerail.core.state import Unit
 from rerail.engine.attempts import View
 from rerail.engine.frame import Body
 from rerail.engine.job import Job, Tools
@@ -38,6 +39,7 @@ class Desk:
         self.ends: list[tuple[Task, Outcome]] = []  # controllers that came to their end
         self.due: list[Waiting] = []  # those that come to it once all that happened is durable
         self.started: list[Task] = []  # controllers in whose own name an attempt was started
+        self.spending: list[Unit] = []  # those that cost something in their own name, which is recorded when they end
         self._bodies: dict[int, Body] = {}
         self._env = job.pipeline.env
 

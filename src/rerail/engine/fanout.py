@@ -21,8 +21,10 @@ from rerail.core.model import Map, Run
 from rerail.core.render import shell
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError
+from rerail.core.values import Usage
 from rerail.engine import results
-from rerail.engine.attempts import attempt_of
+from rerail.engine.attempts import attempt_of, masked
+from rerail.engine.autosave import save_cost
 from rerail.engine.controllers import Controller
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
@@ -125,6 +127,7 @@ class MapRun(Controller):
             message = f"`over`: {outcome.message}" if outcome.message else ""
             self.desk.ends.append((self.task, msgspec.structs.replace(outcome, message=message)))
             return
+        self._count(outcome)
         raw = outcome.outputs["items"]
         if self.action.over.form == "lines":
             raw = [line for line in (text.removesuffix("\r") for text in raw) if line]
@@ -132,6 +135,16 @@ class MapRun(Controller):
             self._take_list(lists.listing(raw, self.action, self.desk.view.of(self.task)))
         except ListingError as error:
             self._refuse(str(error))
+
+    def _count(self, outcome: Outcome) -> None:
+        """The command may have cost something: that counts at once, and is recorded with the end of the map."""
+        outcome = masked(outcome, self.desk.job.mask)
+        for warning in outcome.warnings:
+            self.desk.recorder.warn(f"{name(self.unit)}: {warning}")
+        if outcome.metrics:
+            self.used = Usage(metrics=outcome.metrics, models=outcome.models)
+            self.desk.spending.append(self.unit)
+            save_cost(self.desk, self.task, self.state.unit(self.unit).attempts, outcome)
 
     def _take_list(self, new: Listing) -> None:
         if self._holds_no_secret(new):

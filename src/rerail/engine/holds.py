@@ -13,6 +13,7 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.events import PauseCause
+from rerail.core.items import is_inside
 from rerail.core.model import Approve
 from rerail.core.money import amount
 from rerail.core.retry import RetryDecision, remaining
@@ -250,14 +251,7 @@ class Holds:
     def forget_inside(self, controller: Unit) -> None:
         """A controller has come to its end, whatever waited inside it."""
         if self._parked:
-            step, item = controller
-            self.keep(
-                lambda task: (
-                    task.unit == controller
-                    or not (task.step.id == step or task.step.id.startswith(step + "/"))
-                    or not (item is None or (task.unit[1] or "").startswith(item))
-                )
-            )
+            self.keep(lambda task: task.unit == controller or not is_inside(task.unit, controller))
 
     def keep(self, wanted: Callable[[Task], bool]) -> None:
         """Forget all tasks but these."""
@@ -300,7 +294,7 @@ class Holds:
     def _answered(self, unit: Unit, said: ev.StepJudged) -> None:
         self._desk.recorder.stage(said)
         if unit in self._parked:
-            del self.questions[unit]
+            self.questions.pop(unit, None)  # it may be its budget that it waits for
             self._desk.turns.next(self._take_back(unit))
 
     def ask(self, ask: Ask, is_urgent: Callable[[], bool]) -> bool:

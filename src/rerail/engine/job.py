@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rerail.core.cutoff import Left
 from rerail.core.decisions import Changes, Plan
 from rerail.core.events import Event, PauseCause, StepJudged
 from rerail.core.masking import Mask
@@ -63,7 +64,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]  # of every attempt, in addition to rerail's own
     base_env: Mapping[str, str]  # rerail's own
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
-    left_by: Callable[[str], Usage]  # attempt name → what it had counted when its life ended
+    left_by: Callable[[str], Left]  # attempt name → what it left when its life ended
     seen: Callable[[str], tuple[Usage, Progress | None]]  # attempt name → what it has counted by now, and how far it is
     wait: Literal["", "yes", "no"] = ""  # whether to wait for a service, however long, or not at all
     until: str = ""  # the last step that is wanted in this life

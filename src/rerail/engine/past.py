@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rerail.core import events as ev
 from rerail.core.audit import Audit
 from rerail.core.closing import is_past_iteration
+from rerail.core.cutoff import all_seen, found_cut_off
 from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
 from rerail.core.inside import StepIndex, step_index
-from rerail.core.items import around, parent_of
+from rerail.core.items import around, is_inside, parent_of
 from rerail.core.making import Frame as Planned
 from rerail.core.making import decide
 from rerail.core.model import Step
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState
-from rerail.core.values import Usage
 from rerail.engine.frame import Frame
 from rerail.engine.job import Job, attempt_name
 from rerail.engine.recorder import Recorder
@@ -62,25 +62,10 @@ class Past:
 
     def _end_cut_off(self) -> None:
         """Attempts that were running when their life ended."""
-        now = self._clock.now()
-        for unit, known in list(self._recorder.state.units.items()):
-            if known.status == "running":
-                spent = self._job.left_by(attempt_name(unit, known.attempts))
-                seen = known.so_far
-                if seen is not None and not spent.metrics:  # its own account went with the machine: what was saved counts
-                    spent = Usage(metrics=seen.metrics, models=seen.models)
-                self._recorder.stage(
-                    ev.StepInterrupted(
-                        at=now,
-                        step=unit[0],
-                        item=unit[1],
-                        attempt=known.attempts,
-                        reason="crash",
-                        metrics=self._job.mask.value(spent.metrics),
-                        models=self._job.mask.value(spent.models),
-                        elapsed=seen.elapsed if seen is not None else 0.0,
-                    )
-                )
+        now, state, left_by = self._clock.now(), self._recorder.state, self._job.left_by
+        seen = all_seen(state, lambda unit, attempt: left_by(attempt_name(unit, attempt)), self._job.mask)
+        for unit, far in seen.items():
+            self._recorder.stage(found_cut_off(unit, state.unit(unit), far, now))
 
     def _settle_all(self, frame: Frame, decisions: Mapping[str, Decision]) -> None:
         order: Iterable[str] = decisions
@@ -117,7 +102,7 @@ class Past:
         """A controller goes on: what is to run again inside it is reopened, and so is everything around that."""
         state = self._recorder.state
         again = [one.unit for one in decision.inner if one.decision == "rerun"]
-        again += [one for one in self._job.retry if one in state.units and _is_inside(one, unit)]
+        again += [one for one in self._job.retry if one in state.units and is_inside(one, unit)]
         for inner in again:
             if inner in state.units and state.units[inner].status in ("completed", "failed"):
                 self.invalidate(inner, decision.reason, reopened=True)
@@ -208,10 +193,3 @@ def dead_items(state: RunState, controller: Unit) -> Iterator[Unit]:
         mine = unit[0] == step and unit[1] is not None and known.index is not None and parent_of(unit[1]) == item
         if mine and known.status == "failed" and known.retry_at is None and not known.allowed:
             yield unit
-
-
-def _is_inside(unit: Unit, controller: Unit) -> bool:
-    step, item = controller
-    if unit[0] != step and not unit[0].startswith(step + "/"):
-        return False
-    return item is None or unit[1] == item or (unit[1] or "").startswith(item + "::")

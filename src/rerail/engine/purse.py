@@ -11,20 +11,20 @@ from rerail.core.events import PauseCause
 from rerail.core.model import Budget, RunOptions
 from rerail.core.money import Spent
 from rerail.core.state import Unit
+from rerail.engine.desk import Desk
 from rerail.engine.job import Job
-from rerail.engine.recorder import Recorder
 from rerail.ports import Clock
 
 
 class Purse:
     """The budget of a run and the time limit of this life."""
 
-    def __init__(self, job: Job, recorder: Recorder, clock: Clock, running: Iterable[Unit]) -> None:
+    def __init__(self, job: Job, desk: Desk, clock: Clock, running: Iterable[Unit]) -> None:
         self._running = running
+        self._desk = desk
         self._budget = budget_of(job.pipeline.budget, job.options)
         self._limit = job.options.max_runtime
-        self._recorder = recorder
-        self._state = recorder.state
+        self._state = desk.state
         self._clock = clock
         self._began = clock.monotonic()
         self._seen = self._spent()
@@ -44,7 +44,7 @@ class Purse:
         spent = self._spent()
         said = money.warning(self._budget, self._seen, spent)
         if said:
-            self._recorder.warn(said)
+            self._desk.recorder.warn(said)
         self._seen = spent
         return money.exhausted(self._budget, spent)
 
@@ -63,9 +63,10 @@ class Purse:
 
     def _spent(self) -> Spent:
         metrics = self._state.spent
-        for unit in self._running:  # what is known of attempts under way is spent, too
-            seen = self._state.unit(unit).so_far
-            if seen is not None and seen.metrics:
+        for unit in (*self._running, *self._desk.spending):  # what is known of attempts under way is spent, too
+            known = self._state.unit(unit)
+            seen = known.so_far
+            if seen is not None and seen.metrics and known.status == "running":
                 metrics = money.added(metrics, seen.metrics)
         driven = self._state.driven + self._clock.monotonic() - self._began
         return Spent(cost_usd=metrics.get(money.COST, 0), tokens=money.tokens(metrics), time=driven)

@@ -28,7 +28,7 @@ class Stopping:
     def __init__(self, job: Job, tools: Tools, desk: Desk, running: Iterable[Unit]) -> None:
         self.reason = ""
         self.signal: signal.Signals | None = None
-        self.purse = Purse(job, desk.recorder, tools.clock, running)
+        self.purse = Purse(job, desk, tools.clock, running)
         self._pausing: PauseCause = ""
         self._executor = tools.executor
         self._signals = tools.signals

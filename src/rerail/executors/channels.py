@@ -10,16 +10,21 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from rerail import durable
+from rerail.core.cutoff import Left
 from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, parse_progress
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
 _ERROR = OUTPUT + ".error"
+_DEATH = "death"  # when the process that drove the run was seen to be gone
+_ACCOUNTS = (METRICS, PROGRESS, _DEATH)  # what the next life has to know; all else that is left is only raw
 
 
 class ChildError(msgspec.Struct):
@@ -40,27 +45,59 @@ class Handed(msgspec.Struct, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class Remains:
+    """What the attempts of a run left whose life is over, wherever that was."""
+
+    def __init__(self, mark: str) -> None:
+        self._places = _directories(_prefix(mark))
+        self.died_at = max(filter(None, map(_death, self._places)), default=None)
+
+    def of(self, name: str) -> Left:
+        """What one attempt left. Whoever drives a run outlives its attempts, or sees to it that they end with him."""
+        for place in self._places:
+            prefix = os.path.join(place, name)
+            times = [at for ending in (METRICS, PROGRESS) if (at := _changed(prefix + ending)) is not None]
+            if times:
+                last = self.died_at or datetime.fromtimestamp(max(times), UTC)
+                return Left(usage=usage(prefix), progress=progress(prefix), last=last)
+        return Left(last=self.died_at)
+
+    def strip(self) -> None:
+        """Remove what is only raw."""
+        for place in self._places:
+            _strip(place)
+
+    def remove(self) -> None:
+        for place in self._places:
+            shutil.rmtree(place, ignore_errors=True)
+        self._places = []
+
+
 class Channels:
-    """The channel directory of one life of a run. A new life takes what the last one left and wipes it."""
+    """The channel directory of one life of a run.
+
+    What the last life left, and what attempts of this one have counted, is removed when that is in the journal, and not
+    before: until then it is all there is to say what they cost.
+    """
 
     def __init__(self, mark: str) -> None:
         self._prefix = _prefix(mark)
         self._directory = ""
-        self._left: dict[str, Usage] = {}
-        for path in _directories(self._prefix):
-            self._take_over(path)
+        self._remains = Remains(mark)
+        self._remains.strip()
+        self.died_at = self._remains.died_at
 
-    def _take_over(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            for entry in os.listdir(path):
-                if entry.endswith(METRICS):
-                    name = entry.removesuffix(METRICS)
-                    self._left[name] = usage(os.path.join(path, name))
-        shutil.rmtree(path, ignore_errors=True)
+    def left_by(self, name: str) -> Left:
+        """What an attempt left that an earlier life has lost."""
+        return self._remains.of(name)
 
-    def left_by(self, name: str) -> Usage:
-        """What an attempt that an earlier life lost had already counted."""
-        return self._left.get(name, Usage())
+    def taken_up(self) -> None:
+        """What earlier lives left is recorded."""
+        self._remains.remove()
+
+    def recorded(self, name: str) -> None:
+        """What an attempt of this life counted is."""
+        drop([os.path.join(self._directory, name + METRICS)])
 
     def seen(self, name: str) -> tuple[Usage, Progress | None]:
         """What an attempt that runs has counted by now, and how far it says it is."""
@@ -78,9 +115,40 @@ class Channels:
             "RERAIL_PROGRESS": prefix + PROGRESS,
         }
 
-    def close(self) -> None:
-        if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+    def close(self, *, recorded: bool) -> None:
+        """This life is over. If it could not record all that happened, the next one has to."""
+        if recorded:
+            self._remains.remove()
+            if self._directory:
+                shutil.rmtree(self._directory, ignore_errors=True)
+        elif self._directory:
+            _strip(self._directory)
+            note_death(self._directory, time.time())
+
+
+def _strip(place: str) -> None:
+    with contextlib.suppress(OSError):
+        drop(os.path.join(place, entry) for entry in os.listdir(place) if not entry.endswith(_ACCOUNTS))
+
+
+def note_death(directory: str, at: float) -> None:
+    """Write down when the process that drove a run was last alive."""
+    with contextlib.suppress(OSError):
+        put({os.path.join(directory, _DEATH): str(at).encode()})
+
+
+def _death(directory: str) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(float(_take(os.path.join(directory, _DEATH))), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _changed(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
 
 
 def put(files: Mapping[str, bytes]) -> None:
@@ -99,9 +167,9 @@ def drop(files: Iterable[str]) -> None:
 
 
 def collect(prefix: str) -> Handed:
-    """Read and remove what an attempt handed out. Most hand out nothing, which one look at the directory tells.
+    """Read what an attempt handed out, and remove it but for its metrics.
 
-    Its metrics stay: until they are in the journal they are all there is to say what it cost.
+    Most hand out nothing, which one look at the directory tells.
     """
     handed = Handed()
     directory, name = os.path.split(prefix)
@@ -183,7 +251,9 @@ def _new_directory(prefix: str) -> str:
 def _directories(prefix: str) -> list[str]:
     """The channel directories of ours whose names begin so, wherever an earlier life may have had to put them."""
     found = []
-    for place in dict.fromkeys((*_memory(), *(os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")), "/tmp")):
+    for place in dict.fromkeys(
+        (*_memory(), *(os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp")
+    ):
         with contextlib.suppress(OSError):
             paths = [os.path.join(place, entry) for entry in os.listdir(place or ".") if entry.startswith(prefix)]
             found += [path for path in paths if os.lstat(path).st_uid == os.getuid()]

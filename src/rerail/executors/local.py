@@ -27,7 +27,7 @@ from rerail.executors.calls import Calls, call
 from rerail.executors.orphans import Leftovers, Watchdog
 from rerail.executors.output import READ_BYTES, LogOrder, OutputLog
 from rerail.executors.pool import Pool
-from rerail.executors.spawn import Process, spawn
+from rerail.executors.spawn import Process, spawn, wait_for_end
 from rerail.ports import Attempt, Outcome, ProcessWork, Work
 
 KILL_GRACE = 5.0
@@ -84,10 +84,9 @@ class LocalExecutor:
         self._pipes: dict[int, OutputLog] = {}
         self._calls = Calls(self.wake)
         self._done: list[Outcome] = []
-        self._counted: list[str] = []  # files with metrics of attempts that are done
-        self._recorded: list[str] = []  # likewise, of those that `wait` has handed out
         self._poll = select.poll()
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wake_read, self._wake_write = _pipe()
+        os.set_blocking(self._wake_write, False)
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._poll.register(self._wake_read, select.POLLIN)
         self._closing = threading.Lock()
@@ -103,8 +102,6 @@ class LocalExecutor:
             self._calls.hand_over(attempt, work)
 
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
-        if self._recorded:  # whoever waits again has recorded what came of the last time
-            channels.drop(self._recorded)
         if self._watchdog is not None:
             self._watchdog.tell()
         if not self._done:
@@ -112,7 +109,6 @@ class LocalExecutor:
             while not self._done and not self._block(until):
                 pass  # output came, which is nobody's business but the log's
         done, self._done = self._done, []
-        self._recorded, self._counted = self._counted, []
         return done
 
     def wake(self) -> None:
@@ -171,10 +167,10 @@ class LocalExecutor:
 
     # Processes
 
-    def _guard(self) -> Watchdog:
+    def _guard(self, attempt: Attempt) -> Watchdog:
         """Before the first process: see to it that none outlives its step, or us."""
         if self._watchdog is None:
-            self._watchdog = Watchdog(self._life)  # may fail, and is tried again then
+            self._watchdog = Watchdog(self._life, os.path.dirname(attempt.channel))  # may fail, and is tried again then
             self._leftovers = Leftovers(self._life)
         return self._watchdog
 
@@ -182,12 +178,12 @@ class LocalExecutor:
         """Start a process of an attempt: its own, or one of its checks."""
         attempt = course.attempt
         ends: list[int] = []
+        process: Process | None = None
         try:
-            watchdog = self._guard()
+            watchdog = self._guard(attempt)
             channels.put(work.files)
-            ends = [*os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK), *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)]
-            for end in (ends[1], ends[3]):
-                os.set_blocking(end, True)
+            ends += _pipe()
+            ends += _pipe()
             watchdog.begins(ends[1])
             process = spawn(
                 [_bytes(word) for word in work.argv],
@@ -198,11 +194,15 @@ class LocalExecutor:
             watchdog.began(process.pid)
             watched = self._watch(process)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
+            if process is not None:  # it runs, but nobody would see it end: it must not go on beside the next attempt
+                _signal_group(process.pid, signal.SIGKILL)
+                process.wait()
             for fd in ends:
                 os.close(fd)
             channels.drop(work.files)
             self._end_logs(course)
-            self._done.append(outcomes.could_not_start(attempt, error, time.monotonic() - course.began))
+            logs = course.logs if course.checking else None
+            self._done.append(outcomes.could_not_start(attempt, error, time.monotonic() - course.began, logs))
             return
         os.close(ends[1])
         os.close(ends[3])
@@ -250,7 +250,7 @@ class LocalExecutor:
             fd, far = os.pipe()
 
             def wait() -> None:
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+                wait_for_end(process.pid)
                 os.close(far)
 
             threading.Thread(target=wait, daemon=True).start()
@@ -348,10 +348,7 @@ class LocalExecutor:
             check=course.checking,
             outputs=course.outputs,
         )
-        outcome = outcomes.of_process(course.attempt, ending, course.logs)
-        if outcome.metrics:
-            self._counted.append(course.attempt.channel + channels.METRICS)
-        self._done.append(outcome)
+        self._done.append(outcomes.of_process(course.attempt, ending, course.logs))
 
     def _end_leftovers(self) -> None:
         if self._leftovers is not None:
@@ -369,6 +366,13 @@ class LocalExecutor:
         self._poll.unregister(child.watched)
         os.close(child.watched)
         channels.drop(child.files)
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe that nobody inherits, and that is read without waiting."""
+    ends = os.pipe()
+    os.set_blocking(ends[0], False)
+    return ends
 
 
 def _bytes(text: str) -> bytes:

@@ -11,8 +11,10 @@ import contextlib
 import os
 import signal
 import sys
+import time
 
 from rerail import processes
+from rerail.executors import channels
 
 _PR_SET_CHILD_SUBREAPER = 36
 _AGAIN = (0.005, 0.02, 0.1, 0.3)  # seconds after which it is looked again for what was being started when rerail died
@@ -88,11 +90,11 @@ def _set_subreaper(value: int) -> bool:
 
 
 class Watchdog:
-    """A forked process that ends everything bearing the mark once this process is gone."""
+    """A forked process that ends everything bearing the mark once this process is gone, and notes when that was."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, notes: str = "") -> None:
         self._held = b""
-        read, self._write = os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        read, self._write = os.pipe()
         try:
             self.pid = os.fork()
         except OSError:
@@ -100,7 +102,7 @@ class Watchdog:
             os.close(self._write)
             raise
         if self.pid == 0:
-            _watch(read, self._write, mark)
+            _watch(read, self._write, mark, notes)
         os.close(read)
 
     def begins(self, output: int) -> None:
@@ -135,7 +137,8 @@ class Watchdog:
                 os.waitpid(self.pid, 0)
 
 
-def _watch(read: int, write: int, mark: str) -> None:
+def _watch(read: int, write: int, mark: str, notes: str) -> None:
+    since, began = time.time(), time.monotonic()
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
@@ -150,6 +153,8 @@ def _watch(read: int, write: int, mark: str) -> None:
                 if message == b"x\n":
                     return
                 known = _told(known, message[:1], frozenset([int(message[1:])]))
+        if os.path.isdir(notes):
+            channels.note_death(notes, since + time.monotonic() - began)  # whatever clock was set meanwhile
         processes.end_marked(mark, known, pauses=_AGAIN)
     finally:
         os._exit(0)

@@ -82,8 +82,13 @@ def _completed(attempt: Attempt, handed: channels.Handed, out: OutputLog, common
     return Outcome(status="ok", outputs=outputs, **common)
 
 
-def could_not_start(attempt: Attempt, error: Exception, duration: float) -> Outcome:
-    """A process that never ran. Whether it is worth repeating depends on why."""
+def could_not_start(
+    attempt: Attempt, error: Exception, duration: float, logs: tuple[OutputLog, OutputLog] | None = None
+) -> Outcome:
+    """A process that never ran. Whether it is worth repeating depends on why.
+
+    With logs it was a check: the attempt itself has run, and counted what it used up.
+    """
     retryable = False
     if isinstance(error, OSError):
         at_fault = f": {os.fsdecode(error.filename)}" if error.filename else ""
@@ -91,13 +96,25 @@ def could_not_start(attempt: Attempt, error: Exception, duration: float) -> Outc
         retryable = error.errno in _PASSING
     else:
         message = f"could not start: {error}"
-    return Outcome(
+    outcome = Outcome(
         unit=attempt.unit,
         status="failed",
         duration=duration,
         type="CouldNotStart",
         message=clean(message),
         retryable=retryable,
+    )
+    if logs is None:
+        return outcome
+    handed = channels.collect(attempt.channel)
+    return msgspec.structs.replace(
+        outcome,
+        message=f"a check {outcome.message}",
+        output=clean(logs[0].tail()),
+        stderr_tail=clean(logs[1].tail()),
+        metrics=handed.usage.metrics,
+        models=handed.usage.models,
+        warnings=handed.warnings,
     )
 
 

@@ -53,6 +53,23 @@ def spawn(argv: list[bytes], env: Mapping[bytes, bytes], cwd: str, streams: tupl
     return subprocess.Popen(argv, cwd=cwd, env=env, stdin=null, stdout=out, stderr=err, start_new_session=True)
 
 
+def wait_for_end(pid: int) -> None:
+    """Return when a child has ended, and leave it to be waited for."""
+    if sys.platform == "darwin":
+        import select
+
+        queue = select.kqueue()
+        try:
+            event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+            with contextlib.suppress(ProcessLookupError):  # it is over
+                queue.control([event], 1)
+        finally:
+            queue.close()
+    else:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
 def _is_here(path: str) -> bool:
     try:
         return os.getcwd() == path

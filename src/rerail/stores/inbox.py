@@ -37,17 +37,19 @@ class Inbox:
         self._taken: list[str] = []
 
     def take(self) -> list[StepJudged]:
-        """Letters that have arrived. Those of the last time are removed: whoever asks again has recorded them."""
-        self.clear()
+        """Letters that have arrived since the last time. They stay until what they say is durable."""
         try:
             names = os.listdir(self._place) if self._place else []
         except OSError:
             return []
         paths = [os.path.join(self._place, name) for name in names if name.endswith(_ENDING)]
-        return sorted((said for path in paths for said in self._read(path)), key=lambda said: said.at)
+        new = [path for path in paths if path not in self._taken]
+        return sorted((said for path in new for said in self._read(path)), key=lambda said: said.at)
 
     def clear(self) -> None:
-        """Remove the letters that were taken: what they say is recorded."""
+        """Remove the letters that were taken: what they say is durable."""
+        if not self._taken:
+            return
         for path in self._taken:
             with contextlib.suppress(OSError):
                 durable.remove_file(path)

@@ -1,0 +1,79 @@
+"""An attempt that its life did not end: all that is known of how far it was and what it had used up. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from rerail.core.events import SoFar, StepInterrupted
+from rerail.core.items import around
+from rerail.core.masking import Mask
+from rerail.core.units import RunState, Unit, UnitState
+from rerail.core.values import Progress, Usage
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What it left outside the journal."""
+
+    usage: Usage = Usage()
+    progress: Progress | None = None
+    last: datetime | None = None  # when it, or who drove it, was last seen
+
+
+def under_way(state: RunState) -> list[tuple[Unit, UnitState]]:
+    """What is recorded as running."""
+    return [(unit, known) for unit, known in state.units.items() if known.status == "running"]
+
+
+def all_seen(state: RunState, left_by: Callable[[Unit, int], Left], mask: Mask) -> dict[Unit, SoFar | None]:
+    """How far everything was that is recorded as running, of a run that nobody drives."""
+    running = under_way(state)
+    outer = {above for unit, _ in running for above in around(unit) if above != unit}
+    seen = {}
+    for unit, known in running:
+        left = left_by(unit, known.attempts)
+        if known.items is not None or unit in outer:  # what happened in it is told by others
+            left = msgspec.structs.replace(left, last=None)
+        seen[unit] = _last_seen(known, left, mask)
+    return seen
+
+
+def _last_seen(known: UnitState, left: Left, mask: Mask) -> SoFar | None:
+    """By what it left, and by what was saved of it where that is more; None if nobody knows."""
+    saved = known.so_far
+    if left.last is None and left.usage.metrics:
+        left = msgspec.structs.replace(left, last=known.started_at)
+    if saved is None and left.last is None:
+        return None
+    elapsed = saved.elapsed if saved is not None else 0.0
+    if left.last is not None and known.started_at is not None:
+        elapsed = max(elapsed, (left.last - known.started_at).total_seconds())
+    usage = left.usage
+    if not usage.metrics and saved is not None:  # its own account went with the machine
+        usage = Usage(metrics=saved.metrics, models=saved.models)
+    at = max(one for one in (left.last, saved.at if saved else None) if one is not None)
+    told = left.progress or saved
+    return SoFar(
+        at=at,
+        elapsed=round(elapsed, 3),
+        metrics=mask.value(usage.metrics),
+        models=mask.value(usage.models),
+        done=told.done if told else None,
+        total=told.total if told else None,
+    )
+
+
+def found_cut_off(unit: Unit, known: UnitState, seen: SoFar | None, now: datetime) -> StepInterrupted:
+    """The record that ends it."""
+    return StepInterrupted(
+        at=now,
+        step=unit[0],
+        item=unit[1],
+        attempt=known.attempts,
+        reason="crash",
+        metrics=seen.metrics if seen else {},
+        models=seen.models if seen else {},
+        elapsed=seen.elapsed if seen else 0.0,
+    )

@@ -1,0 +1,84 @@
+"""What a life that was cut off left behind: attempts that nobody ended, how far they were and what they had cost.
+
+Reads; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from rerail.core import cutoff
+from rerail.core.events import SoFar
+from rerail.core.masking import Mask
+from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.money import COST, OTHER_TOKENS, TOKENS
+from rerail.core.state import Unit
+from rerail.errors import RerailError
+from rerail.ports import Recording, RunLog, Store
+
+_PLAIN = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # names of ours: no secret can be in them
+
+
+def mark_of(log: RunLog) -> str:
+    """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
+    return _mark_text(log.recording.header, log.identity)
+
+
+def mark_in(store: Store, run_id: str) -> str:
+    """The mark of a run, for who does not own it; '' if it has none yet."""
+    from rerail.stores.directory import DirectoryStore
+
+    if not isinstance(store, DirectoryStore):
+        return ""
+    header, identity = store.header(run_id), store.identity(run_id)
+    return _mark_text(header, identity) if header and identity else ""
+
+
+def _mark_text(header: RunHeader, identity: str) -> str:
+    return f"{header.run_id}@{header.created_at}@{identity}"
+
+
+def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
+    """A mask of those secrets that are there, for messages before it is known whether all are."""
+    names = (*pipeline.secrets, *options.secrets)
+    return Mask(value for name in names if (value := os.environ.get(name)))
+
+
+def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, SoFar]:
+    """How far the attempts were that nobody has ended, nor taken up: by what they left, and by what was saved."""
+    if not cutoff.under_way(recording.state):
+        return {}
+    mark = mark or mark_in(store, recording.header.run_id)
+    from rerail.engine.job import attempt_name
+    from rerail.executors.channels import Remains
+
+    remains = Remains(mark)
+    mask, is_whole = _mask(store, recording)
+    found = cutoff.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)), mask)
+    return {unit: seen if is_whole else _plain(seen) for unit, seen in found.items() if seen is not None}
+
+
+def _mask(store: Store, recording: Recording) -> tuple[Mask, bool]:
+    """What hides the secrets of a run, and whether it knows all of them."""
+    names = recording.state.options.secrets
+    is_whole = True
+    try:
+        from rerail.loaders.yaml import load_pipeline
+
+        text = store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
+        names = (*load_pipeline(text, recording.header.pipeline_path).secrets, *names)
+    except RerailError:
+        is_whole = False
+    values = [os.environ.get(name, "") for name in names]
+    return Mask(value for value in values if value), is_whole and all(values)
+
+
+def _plain(seen: SoFar) -> SoFar:
+    """Without names that the attempt has chosen: a secret may be among them."""
+    metrics = {name: value for name, value in seen.metrics.items() if name in _PLAIN}
+    return msgspec.structs.replace(seen, metrics=metrics, models={})
+
+
+__all__ = ["mark_in", "mark_of", "present_secrets", "seen_last"]
