@@ -10,7 +10,7 @@ import click
 
 from rerail import api, people, processes
 from rerail.cli.asking import who
-from rerail.cli.options import base_dir, complete_step, find_run, open_store, run_argument, store_option
+from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.output import say
 from rerail.core.state import name
 from rerail.errors import UsageError
@@ -33,7 +33,7 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
         )
     units = {name(unit): unit for unit in recording.state.units}
     people.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=base_dir(store))
-    say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}")
+    say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 
 
@@ -53,7 +53,7 @@ def repair(run_name: str, store_url: str | None) -> int:
     say(f"rerail: {done.reason}")
     say(f"rerail: run {run_id} goes on from record {done.seq}, proved by {done.source}")
     say(f"rerail: what happened after it will be done again; the damaged files are kept in {done.evidence}")
-    say(f"  next: rerail resume {run_id} --dry-run")
+    say(f"  next: rerail resume {run_id}{reach(store)} --dry-run")
     return 0
 
 
@@ -68,7 +68,7 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
     ownership = store.ownership(run_id)
     owner = ownership.owner
     if owner is None or not ownership.alive:
-        say(f"rerail: run {run_id} is not running\n  next: rerail resume {run_id}")
+        say(f"rerail: run {run_id} is not running\n  next: rerail resume {run_id}{reach(store)}")
         return 0
     if not processes.is_here(owner):
         raise UsageError(
@@ -84,5 +84,5 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
             processes.end_marked(api.mark_of(log))
         finally:
             log.close()
-    say(f"rerail: run {run_id} was stopped\n  next: rerail resume {run_id}")
+    say(f"rerail: run {run_id} was stopped\n  next: rerail resume {run_id}{reach(store)}")
     return 0

@@ -8,7 +8,7 @@ from rerail import api
 from rerail.cli.durations import until
 from rerail.cli.options import reach
 from rerail.cli.output import STDERR, say
-from rerail.cli.portrait import after_budget
+from rerail.cli.portrait import after_budget, has_got_anywhere
 from rerail.cli.story import say_dead_letters, say_failure, say_other_failures, say_sum
 from rerail.cli.terminal import look_of
 from rerail.core.money import COST
@@ -21,7 +21,8 @@ from rerail.stores.directory import DirectoryStore
 def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     """Say how it ended and what to type next; the exit code."""
     end, run_id = result.end, result.run_id
-    resume_hint = f"rerail resume {run_id}{reach(store)}"
+    where = reach(store)
+    resume_hint = f"rerail resume {run_id}{where}"
     if end.lost is not None:
         if end.unrecorded:
             say(f"rerail: not recorded, so they will run again: {', '.join(end.unrecorded)}")
@@ -35,35 +36,34 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     if end.status == "paused":
         say_sum(run_id, "paused", result.state)
         cause = f" ({end.cause})" if end.cause in ("budget", "quota", "approval") else ""
-        hint = next_after_pause(end, run_id, result.state, reach(store))
+        hint = next_after_pause(end, run_id, result.state, where)
         raise RunPaused(f"run {run_id} is paused{cause}{until(end.until)}: {end.reason}", hint=hint)
     if end.status == "failed":
-        say_dead_letters(run_id, result.state)
-        if end.reason:
-            say(f"rerail: besides what failed, {end.reason}")
-        if result.state.error is not None:
-            unit = result.state.unit((result.state.error.step, None))
-            look = look_of(STDERR)
-            logs = f"rerail logs {run_id} {result.state.error.step}{reach(store)}"
-            say_other_failures(result.state, result.state.error.step)
-            say_sum(run_id, "failed", result.state)
-            say_failure(result.state.error, unit.output, logs, resume_hint, look)
-        else:
-            say(f"  next: {resume_hint}")
+        _conclude_failure(result, where)
         return EXIT_STEP_FAILED
+    if end.reason:  # all is done, and it was more than there was a budget for
+        say(f"rerail: {end.reason}")
     if not quiet:
         say_sum(run_id, "completed", result.state)
     say_dead_letters(run_id, result.state)
     return 0
 
 
-def _has_got_anywhere(state: RunState) -> bool:
-    """Whether anything was completed in the life that has just ended."""
-    began = state.life_at
-    return any(
-        unit.status == "completed" and began is not None and unit.finished_at is not None and unit.finished_at >= began
-        for unit in state.units.values()
-    )
+def _conclude_failure(result: api.Result, where: str) -> None:
+    end, run_id, error = result.end, result.run_id, result.state.error
+    hint = f"rerail resume {run_id}{where}"
+    say_dead_letters(run_id, result.state)
+    if end.reason:
+        say(f"rerail: besides what failed, {end.reason}")
+        if end.cause == "budget":
+            hint = after_budget(end.reason, hint, result.state.spent.get(COST, 0))
+    if error is None:
+        say(f"  next: {hint}")
+        return
+    say_other_failures(result.state, error.step)
+    say_sum(run_id, "failed", result.state)
+    output = result.state.unit((error.step, None)).output
+    say_failure(error, output, f"rerail logs {run_id} {error.step}{where}", hint, look_of(STDERR))
 
 
 def next_after_pause(end: End, run_id: str, state: RunState, where: str) -> str:
@@ -77,7 +77,7 @@ def next_after_pause(end: End, run_id: str, state: RunState, where: str) -> str:
             return f"rerail approve {run_id} {step}{where}  # or reject"
         case "budget":
             return after_budget(end.reason, resume, state.spent.get(COST, 0))
-        case "max-runtime" if not _has_got_anywhere(state):  # the same again would come to the same
+        case "max-runtime" if not has_got_anywhere(state.life_at, state.units.values()):
             return f"{resume} --max-runtime {2 * (state.options.max_runtime or 1):g}s"
         case "unknown outcome":
             step = shlex.quote(end.asked[0] if end.asked else "STEP")

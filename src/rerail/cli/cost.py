@@ -15,7 +15,7 @@ from rerail.cli.durations import seconds as spent_time
 from rerail.cli.durations import span
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import say
-from rerail.cli.tables import Cell, table
+from rerail.cli.tables import Cell, columns, fitted, table
 from rerail.cli.terminal import Look, out_look
 from rerail.core.events import SoFar
 from rerail.core.ledger import By, Entry, Sum, entries, overall, summed
@@ -25,6 +25,11 @@ from rerail.errors import RerailError, UsageError
 from rerail.stores.directory import DirectoryStore
 
 WIDEST_BAR = 24
+_LEAST_BAR = 4
+_LEAST_NAME = 12
+_GAP = "  "
+# What a narrow terminal can do without, and what it has to last.
+_FIRST_TO_GO = ("REASONING", "CACHE WRITE", "CACHE READ", "LOST", "TIME", "OUT", "IN", "ATTEMPTS")
 _SHORT = {
     "input_tokens": "in",
     "output_tokens": "out",
@@ -120,37 +125,49 @@ def _row(one: Sum) -> dict[str, Any]:
 
 
 def lines(rows: list[Sum], total: Sum, by: str, look: Look) -> list[str]:
-    """The sums below each other, with a bar for each."""
-    names = [name for name in (*TOKENS, *OTHER_TOKENS) if total.metrics.get(name)]
-    heads = ["ATTEMPTS", "LOST", "TIME", *(_SHORT[name].upper() for name in names), "COST"]
+    """The sums below each other, with a bar for each; where there is little room, fewer columns and no number cut."""
     sums = [*rows, total]
-    numbers = [
-        [
-            str(one.attempts),
-            str(one.failed or ""),
-            spent_time(one.seconds),
-            *(_grouped(one.metrics.get(name, 0)) for name in names),
-            _money(one),
-        ]
-        for one in sums
-    ]
-    widths = [max(map(len, column)) for column in zip(heads, *numbers, strict=True)]
+    found = _columns(sums)
+    longest = max(columns(one.name) for one in sums)
+    unwanted = [head for head in _FIRST_TO_GO if head in found]
+    while _room(found, look) < min(longest, _LEAST_NAME) and unwanted:
+        del found[unwanted.pop(0)]
+    room = _room(found, look)
+    width = min(longest, max(room, _LEAST_NAME))
+    bar_room = min(WIDEST_BAR, room - width - len(_GAP))
     most = max((one.cost_usd for one in rows), default=0) or 1
     block = "█" if look.unicode else "#"
-    bars = [block * round(one.cost_usd / most * WIDEST_BAR) for one in rows]
-    shown: list[list[Cell]] = []
-    for name, cells, bar in zip(
-        [by.upper(), *(one.name for one in sums)], [heads, *numbers], ["", *bars, ""], strict=True
-    ):
-        style = "" if bar or 0 < len(shown) < len(sums) else "bold"
-        right = [(cell.rjust(width), style) for cell, width in zip(cells, widths, strict=True)]
-        shown.append([(name, style), *right, (bar, "")])
+    heads = [(head.rjust(len(cells[0])), "bold") for head, cells in found.items()]
+    shown: list[list[Cell]] = [[(by.upper(), "bold"), *heads]]
+    for at, one in enumerate(sums):
+        style = "" if at < len(rows) else "bold"
+        shown.append([(fitted(one.name, width, look), style), *((cells[at], style) for cells in found.values())])
+    if bar_room >= _LEAST_BAR:
+        for at, row in enumerate(shown):
+            bar = block * round(rows[at - 1].cost_usd / most * bar_room) if 0 < at <= len(rows) else ""
+            row.append((bar, ""))
     return table(shown, look, cut=0)
+
+
+def _columns(sums: list[Sum]) -> dict[str, list[str]]:
+    """By head, the cells of each column, equally wide."""
+    found = {
+        "ATTEMPTS": [str(one.attempts) for one in sums],
+        "LOST": [str(one.failed or "") for one in sums],
+        "TIME": [spent_time(one.seconds) for one in sums],
+    }
+    for name in (*TOKENS, *OTHER_TOKENS):
+        if sums[-1].metrics.get(name):
+            found[_SHORT[name].upper()] = [_grouped(one.metrics.get(name, 0)) for one in sums]
+    found["COST"] = [amount("cost_usd", one.cost_usd) for one in sums]
+    widths = {head: max(map(len, (head, *cells))) for head, cells in found.items()}
+    return {head: [cell.rjust(widths[head]) for cell in cells] for head, cells in found.items()}
+
+
+def _room(found: dict[str, list[str]], look: Look) -> int:
+    """What is left of a line for the name and the bar."""
+    return (look.width or 1000) - sum(len(cells[0]) + len(_GAP) for cells in found.values())
 
 
 def _grouped(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ")
-
-
-def _money(one: Sum) -> str:
-    return amount("cost_usd", one.cost_usd)

@@ -6,7 +6,7 @@ import click
 
 from rerail import people
 from rerail.cli.asking import who
-from rerail.cli.options import base_dir, complete_step, find_run, open_store, run_argument, store_option
+from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.output import say
 from rerail.core.state import name
 
@@ -37,5 +37,9 @@ def _judge(run_name: str, step: str, reason: str, store_url: str | None, *, appr
     verdict = people.Verdict(approved=approved, by=who(), reason=reason)
     unit, live = people.judge(store, run_id, step, verdict, base_dir=base_dir(store))
     done = f"rerail: {name(unit)} is {'approved' if approved else 'rejected'} by {verdict.by}"
-    say(f"{done}; the process that drives run {run_id} goes on" if live else f"{done}\n  next: rerail resume {run_id}")
+    say(
+        f"{done}; the process that drives run {run_id} goes on"
+        if live
+        else f"{done}\n  next: rerail resume {run_id}{reach(store)}"
+    )
     return 0

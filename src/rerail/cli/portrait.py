@@ -17,7 +17,7 @@ from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.items import ItemsRecord
 from rerail.core.money import COST, DOLLARS_SPENT, amount, total
-from rerail.core.state import name
+from rerail.core.state import UnitState, name
 from rerail.core.within import NOTHING, Within
 from rerail.core.words import how_far
 from rerail.text import one_line, size_text, without_escapes
@@ -201,20 +201,29 @@ def after_budget(reason: str, resume: str, spent: float) -> str:
     return f"raise that budget in the pipeline file, then {resume}"
 
 
-def next_command(run_id: str, known: Checkpoint) -> str:
+def has_got_anywhere(began: datetime | None, units: Iterable[UnitState | StepRecord]) -> bool:
+    """Whether anything was completed in the life that began then: if not, the same again would come to the same."""
+    ends = (unit.finished_at for unit in units if unit.status == "completed")
+    return began is not None and any(at is not None and at >= began for at in ends)
+
+
+def next_command(run_id: str, known: Checkpoint, where: str) -> str:
     """What to type about a run that is not completed."""
+    resume = f"rerail resume {run_id}{where}"
     if known.paused_for == "quota":
-        return f"rerail resume {run_id} --wait"
+        return f"{resume} --wait"
     if known.paused_for == "budget":
-        return after_budget(known.status_reason, f"rerail resume {run_id}", known.total_cost_usd)
+        return after_budget(known.status_reason, resume, known.total_cost_usd)
+    if known.paused_for == "max-runtime" and not has_got_anywhere(known.life_at, known.steps):
+        return f"{resume} --max-runtime {2 * (known.options.max_runtime or 1):g}s"
     if known.paused_for == "approval":
         named = re.search(r"(\S+(?:\[.*?\])?) waits for approval", known.status_reason)
         answered = {name((step.id, step.item)) for step in known.steps if step.verdict is not None}
         if named is not None and named[1] not in answered:
-            return f"rerail approve {run_id} {shlex.quote(named[1])}  # or reject"
-        return f"rerail resume {run_id}"
+            return f"rerail approve {run_id} {shlex.quote(named[1])}{where}  # or reject"
+        return resume
     reason = known.status_reason
     unknown = re.match(r"the outcome of (.+?)(?:, .*)? is unknown", reason)
     if unknown is None:
-        return f"rerail resume {run_id}"
-    return f"rerail mark {run_id} {shlex.quote(unknown[1])} completed|failed|pending"
+        return resume
+    return f"rerail mark {run_id} {shlex.quote(unknown[1])} completed|failed|pending{where}"

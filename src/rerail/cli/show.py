@@ -11,7 +11,16 @@ import click
 import msgspec
 
 from rerail.cli.durations import age, dollars, moment, seconds
-from rerail.cli.options import base_dir, complete_step, find_run, json_option, open_store, run_argument, store_option
+from rerail.cli.options import (
+    base_dir,
+    complete_step,
+    find_run,
+    json_option,
+    open_store,
+    reach,
+    run_argument,
+    store_option,
+)
 from rerail.cli.output import printable, say
 from rerail.cli.portrait import Portrait, next_command
 from rerail.cli.sentences import sentence
@@ -179,7 +188,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
         portrait.error(),
     ]
     if recording.state.status != "completed" and not ownership.alive:
-        parts.append([f"next   {next_command(run_id, checkpoint)}"])
+        parts.append([f"next   {next_command(run_id, checkpoint, reach(store))}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
 

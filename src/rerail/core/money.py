@@ -101,4 +101,6 @@ def amount(what: str, value: float) -> str:
         return f"{value:,.0f} tokens".replace(",", " ")
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{value:.0f} s"
+    if hours or minutes:
+        return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+    return f"{value:.1f} s" if 0 < value < 10 and round(value, 1) != round(value) else f"{value:.0f} s"

@@ -63,6 +63,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     dice: float  # uniform in [0, 1)
     refusals: int = 0  # in a row before this one, without any attempt of the step that got through
     over_budget: str = ""  # why nothing more may be spent on it
+    attempts: int = 0  # of this very unit, ever
 
 
 def patterns(step: Step) -> tuple[str, ...]:
@@ -135,8 +136,9 @@ def _words(past: int, policy: Retry, delay: float, reason: str, around: Circumst
     when = f"in {_seconds(delay)}"
     if around.over_budget:
         when, reason = "once there is budget", f"{reason}; {around.over_budget}"
-    of = f" of {policy.attempts}" if past < policy.attempts else ""  # beyond them only refusals go on
-    return f"attempt {past + 1}{of} {when}: {reason}"
+    if past < policy.attempts:
+        return f"attempt {past + 1} of {policy.attempts} {when}: {reason}"
+    return f"attempt {(around.attempts or past) + 1} {when}: {reason}"  # beyond them only refusals go on
 
 
 def _seconds(delay: float) -> str:

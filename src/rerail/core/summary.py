@@ -9,6 +9,7 @@ from rerail.core.checkpoint import total_cost, total_tokens
 from rerail.core.deadletters import dead_letters
 from rerail.core.events import Failure, PauseCause
 from rerail.core.model import RunHeader
+from rerail.core.money import COST, plus, total
 from rerail.core.state import RunState, name
 
 
@@ -52,6 +53,8 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         for (_, item), unit in state.units.items()
         if item is None and unit.items is not None and not unit.items.carries
     ]
+    seen = [unit.so_far.metrics for unit in state.units.values() if unit.status == "running" and unit.so_far]
+    under_way = total(metrics.get(COST, 0) for metrics in seen)
     until = state.finished_at or state.updated_at
     spent = max((until - state.started_at).total_seconds(), 0.0) if state.started_at and until else None
     return Summary(
@@ -64,7 +67,7 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         status=state.status,
         steps_completed=min(sum(unit.settled for unit in units), state.steps),  # removed steps may be among them
         steps_total=state.steps,
-        total_cost_usd=total_cost(state),
+        total_cost_usd=plus(total_cost(state), under_way),
         created_at=header.created_at,
         started_at=state.started_at,
         updated_at=state.updated_at,

@@ -72,6 +72,8 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
                 wrong.append(f"{channel} line {number}: {name} is not a number that can be counted")
             elif value < 0 and name in COUNTED:
                 wrong.append(f"{channel} line {number}: {name} is below zero, and was not counted")
+            elif name in COUNTED and name != COST and value != int(value):
+                wrong.append(f"{channel} line {number}: {name} is not a whole number, and was not counted")
             elif value > MOST_COST and name == COST:
                 wrong.append(f"{channel} line {number}: {name} is more than {MOST_COST:.0f}, and was not counted")
             else:

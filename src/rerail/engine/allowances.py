@@ -46,11 +46,13 @@ class Allowances:
                 self._budgets.setdefault(step.id, []).append((depth + 1, step.action.item_budget))
         self.any = bool(self._budgets)
         self._spent: dict[Scope, Spent] = {}
+        self._looked: dict[Scope, Spent] = {}  # what it was when warnings were last thought of
 
     def restore(self) -> None:
         """Count what earlier lives have used up, once that of attempts they lost is known."""
         for unit, known in self._recorder.state.units.items() if self.any else ():
             self._count(unit, _spent(known.metrics, known.worked))
+        self._looked = dict(self._spent)
 
     def why_not(self, unit: Unit) -> Overspent:
         """Why nothing more may be spent on a unit."""
@@ -64,26 +66,30 @@ class Allowances:
         """An attempt used something up; what to stop: the steps whose budget says so and is spent now."""
         if not self.any:
             return []
-        before = {scope: self._spent.get(scope, Spent()) for scope, _ in self._scopes(unit)}
         self._count(unit, _spent(metrics, seconds))
-        stopped = []
-        for scope, budget in self._scopes(unit):
-            now = self._spent[scope]
-            said = money.warning(budget, before[scope], now, of=_name(scope))
-            if said and (scope[1] is None or said.startswith("90")):  # of items there are many
-                self._recorder.warn(said)
-            if budget.on_exceed == "stop" and scope[1] is None and money.exhausted(budget, now):
-                stopped.append(scope[0])
-        return stopped
+        return self._mind(self._scopes(unit))
 
     def overdrawn(self) -> list[str]:
         """The steps to stop: their budget says so, and is spent with what their attempts under way have used."""
-        scopes = {scope: budget for unit in self._running for scope, budget in self._scopes(unit)} if self.any else {}
-        return [
-            scope[0]
-            for scope, budget in scopes.items()
-            if budget.on_exceed == "stop" and scope[1] is None and money.exhausted(budget, self._by_now(scope))
-        ]
+        return self._mind({one: None for unit in self._running for one in self._scopes(unit)}) if self.any else []
+
+    def _mind(self, scopes: Iterable[tuple[Scope, Budget]]) -> list[str]:
+        """Say what marks were passed; the steps to stop."""
+        stopped = []
+        looked = {}
+        for scope, budget in scopes:
+            before, now = self._looked.get(scope, Spent()), self._by_now(scope)
+            looked[scope] = now
+            said = money.warning(budget, before, now, of=_name(scope))
+            if said and (scope[1] is None or said.startswith("90")):  # of items there are many
+                self._recorder.warn(said)
+            spent = money.exhausted(budget, now, of=_name(scope)) if scope[1] is None else ""
+            if spent and not money.exhausted(budget, before):
+                self._recorder.warn(spent)
+            if spent and budget.on_exceed == "stop":
+                stopped.append(scope[0])
+        self._looked |= looked  # at last: there may be two budgets of one
+        return stopped
 
     def _by_now(self, scope: Scope) -> Spent:
         """What was spent, and what is known of attempts under way."""

@@ -29,7 +29,10 @@ def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop, held: Held 
     if stop.signal is not None:
         return End(status="interrupted", reason=stop.reason, signal=stop.signal)
     if root.failed and not (held is not None and held.hooks):  # a clean-up that waits is not left out without a word
-        return End(status="failed", reason=stop.reason or (held.why if held is not None else ""))
+        why = stop.reason or (held.why if held is not None else "")
+        return End(status="failed", reason=why, cause=stop.pausing)
+    if stop.pausing == "max-runtime" and held is not None and held.cause == "quota" and not root.complete:
+        return End(status="paused", reason=f"{held.why}; {stop.reason}", cause="quota", until=held.until)
     if stop.pausing and not root.complete:
         return End(status="paused", reason=stop.reason, cause=stop.pausing)
     asked = tuple(root.asked)

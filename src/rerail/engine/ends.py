@@ -119,5 +119,6 @@ class Ends:
             at=desk.clock.now().astimezone(),
             dice=desk.tools.dice(),
             over_budget=self._holds.allowances.why_not(task.unit).why,
+            attempts=known.attempts,
         )
         return decide(task.step, symptoms, around)

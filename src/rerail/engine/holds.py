@@ -346,6 +346,15 @@ class Holds:
             hooks=tuple(name(unit) for unit in self._parked if unit[0] in hooks),
         )
 
+    def closed(self) -> Held | None:
+        """A service that is being waited for: who resumes a life that ends before then should know."""
+        now = self._desk.clock.monotonic()
+        gates = [(step, gate) for step, gate in self._gates.items() if gate.is_closed(now)]
+        if not gates or self._desk.turns.empty:
+            return None
+        step, gate = min(gates, key=lambda one: one[1].opens)
+        return Held(cause="quota", why=f"{gate.name} of {step}", until=gate.opens_at)
+
     def _held_now(self, task: Task, held: Held) -> Held:
         """With the sum as it is now: others went on spending."""
         why = self.allowances.why_not(task.unit).why if held.cause == "budget" else ""

@@ -53,7 +53,7 @@ class Runner:
         if job.until:
             self._root.want(job.until)
         self._desk = Desk(job, tools, recorder, self._turns)
-        self._desk.view.status = self._run_status
+        self._desk.view.status = lambda: self._final_status or ("failed" if self._root.failed else self._state.status)
         self._past = self._desk.past
         self._inside = Inside(self._desk)
         self._running: dict[Unit, tuple[Task, int, float]] = {}  # with the number of the attempt and when it began
@@ -78,7 +78,7 @@ class Runner:
         self._stopping.mind_purse()
         self._loop()
         end = self._ending()
-        if end.status in ("completed", "failed") and self._job.pipeline.finally_:
+        if end.status in ("completed", "failed") and (self._job.pipeline.finally_ or not self._turns.empty):
             end = self._last_hooks(end)
         self._inside.interrupt(self._stopping.words if self._stopping.reason else end.words)
         return finish(self._recorder, self._clock, end)
@@ -92,12 +92,14 @@ class Runner:
             return End(status="paused", reason=f"the outcome of {unknown[0]} is unknown", asked=tuple(unknown))
         self._final_status = end.status
         self._halt()
-        self._past.start_anew(self._root.start_hooks(left.hooks))
-        self._loop()
+        self._loop()  # clean-ups come first: they wait for their turn if a budget is spent
+        if not self._is_stopping():
+            self._past.start_anew(self._root.start_hooks(left.hooks))
+            self._loop()
         return self._ending()
 
     def _ending(self) -> End:
-        held = self._holds.pause(self._inside.hooks)
+        held = self._holds.pause(self._inside.hooks) or self._holds.closed()
         return ending_of(self._job, self._recorder, self._root, self._stopping.stop, held)
 
     def _loop(self) -> None:
@@ -239,9 +241,6 @@ class Runner:
         task.home.settle(task, self._state.unit(task.unit))
         task.home.leave(task)
         return True
-
-    def _run_status(self) -> str:
-        return self._final_status or ("failed" if self._root.failed else self._state.status)
 
     def _flush(self, starts: Sequence[Task]) -> bool:
         """Make the batch durable. False: it is not, and nothing of it may be launched."""
