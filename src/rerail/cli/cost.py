@@ -17,10 +17,9 @@ from rerail.cli.options import find_run, json_option, open_store, run_argument, 
 from rerail.cli.output import say
 from rerail.cli.tables import Cell, columns, fitted, table
 from rerail.cli.terminal import Look, out_look
-from rerail.core.events import SoFar
-from rerail.core.ledger import By, Entry, Sum, entries, overall, summed
+from rerail.core.events import RunRepaired
+from rerail.core.ledger import By, Entry, Sum, cut_off, entries, given_up, overall, summed
 from rerail.core.money import OTHER_TOKENS, TOKENS, amount, tokens
-from rerail.core.units import Unit
 from rerail.errors import RerailError, UsageError
 from rerail.stores.directory import DirectoryStore
 
@@ -78,7 +77,7 @@ def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: boo
             header = store.header(run_id)
             name = header.pipeline if header else ""
             if not pipeline or pipeline == name:
-                attempts = list(_attempts(store, run_id, name))
+                attempts = _attempts(store, run_id, name)
                 if whole or any(entry.metrics for entry in attempts):
                     yield from attempts
         except RerailError as error:
@@ -87,24 +86,21 @@ def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: boo
             say(f"rerail: run {run_id} is not counted: {error}")
 
 
-def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> Iterator[Entry]:
+def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[Entry]:
     """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
-    seen: dict[Unit, SoFar] | None = None
-    alive = True
-    for entry in entries(run_id, pipeline, store.history(run_id)):
-        if entry.status != "running":
-            yield entry
-            continue
-        if seen is None:
-            from rerail.remains import seen_last
+    history = list(store.history(run_id))
+    found = list(entries(run_id, pipeline, history))
+    repaired = next((event.at for _, event in history if isinstance(event, RunRepaired)), None)
+    if repaired is None and all(entry.status != "running" for entry in found):
+        return found
+    recording = store.read(run_id)
+    like = Entry(run_id=run_id, pipeline=pipeline, at=repaired or datetime.now(UTC), status="completed")
+    before = given_up(found, recording.state, like) if repaired else []
+    if store.ownership(run_id).alive:
+        return [*before, *found]
+    from rerail.remains import seen_last
 
-            alive = store.ownership(run_id).alive
-            seen = {} if alive else seen_last(store, store.read(run_id))
-        new: dict[str, Any] = {} if alive else {"status": "interrupted"}
-        far = seen.get((entry.step, entry.item))
-        if far is not None:
-            new |= {"at": far.at, "seconds": far.elapsed, "metrics": far.metrics, "models": far.models}
-        yield msgspec.structs.replace(entry, **new)
+    return [*before, *cut_off(found, recording.state, seen_last(store, recording), like)]
 
 
 def _since(text: str) -> datetime:

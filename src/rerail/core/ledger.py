@@ -6,17 +6,17 @@ has not ended, or whose life was killed and not resumed yet, what was saved of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, tzinfo
 from typing import Literal
 
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core.events import Event, Metrics
+from rerail.core.events import Event, Metrics, SoFar
 from rerail.core.items import around
 from rerail.core.money import COST, added, plus
-from rerail.core.units import Unit, name
+from rerail.core.units import RunState, Unit, name
 from rerail.core.values import Usage
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]
@@ -31,9 +31,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     pipeline: str
     at: datetime
-    step: str
-    item: str | None
-    attempt: int
+    step: str = ""
+    item: str | None = None
+    attempt: int = 0
     status: Status
     seconds: float = 0.0
     metrics: Metrics = {}
@@ -102,6 +102,42 @@ def _entry(run_id: str, pipeline: str, event: _Told) -> Entry:
         metrics=used.metrics,
         models=used.models,
     )
+
+
+def cut_off(found: Iterable[Entry], state: RunState, seen: Mapping[Unit, SoFar], like: Entry) -> list[Entry]:
+    """The attempts of a run that nobody drives: of those that have not ended what was last seen counts."""
+    running: dict[Unit, Entry] = {}
+    result = []
+    for entry in found:
+        if entry.status == "running":
+            running[entry.step, entry.item] = msgspec.structs.replace(entry, status="interrupted")
+        else:
+            result.append(entry)
+    for unit, far in seen.items():
+        if unit in running or far.metrics:
+            told = Entry(
+                run_id=like.run_id,
+                pipeline=like.pipeline,
+                at=far.at,
+                step=unit[0],
+                item=unit[1],
+                attempt=state.unit(unit).attempts,
+                status="interrupted",
+                seconds=far.elapsed,
+                metrics=far.metrics,
+                models=far.models,
+            )
+            running[unit] = told
+    return [*result, *running.values()]
+
+
+def given_up(found: Iterable[Entry], state: RunState, like: Entry) -> list[Entry]:
+    """What was spent before a repair had to give up the records of it: nobody knows any more by which attempts."""
+    known = overall(entry for entry in found if entry.status != "running").metrics
+    rest = {metric: plus(value, -known.get(metric, 0)) for metric, value in state.spent.items()}
+    if not any(rest.values()):
+        return []
+    return [msgspec.structs.replace(like, step="(before a repair)", metrics=rest)]
 
 
 def summed(ledger: Iterable[Entry], by: By, zone: tzinfo | None = UTC) -> list[Sum]:
