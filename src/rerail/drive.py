@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -102,8 +103,6 @@ def drive(
     executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
     inbox = Inbox(log.directory)
     recorder = Recorder(log, log.recording.header, pipeline, [*reporters, _LettingGo(channels, inbox)], clock)
-    if isinstance(opening, RunResumed) and channels.died_at is not None:
-        opening = msgspec.structs.replace(opening, died_at=channels.died_at)
     marks = {processes.MARKS: processes.marks(mark, life)}
     job = Job(
         header=log.recording.header,
@@ -126,12 +125,11 @@ def drive(
     )
     workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
     with Signals(executor) as signals:
-        tools = _tools(executor, workshop, signals, clock, place)
-        tools = msgspec.structs.replace(tools, letters=inbox.take)
+        tools = msgspec.structs.replace(_tools(executor, workshop, signals, clock, place), letters=inbox.take)
         recorded = False
         try:
             with HangWatch(recorder, clock):
-                end = Runner(job, tools, recorder).drive(opening)
+                end = Runner(job, tools, recorder).drive(_knowing(opening, channels.died_at))
             recorded = end.lost is None
             if recorded:
                 inbox.clear()
@@ -140,6 +138,11 @@ def drive(
             executor.close()
             channels.close(recorded=recorded)
     return Driven(end=end, state=recorder.state)
+
+
+def _knowing(opening: RunStarted | RunResumed, died_at: datetime | None) -> RunStarted | RunResumed:
+    """The first record of a life, with the time at which the one before it died."""
+    return msgspec.structs.replace(opening, died_at=died_at) if isinstance(opening, RunResumed) and died_at else opening
 
 
 def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, clock: SystemClock, place: Place) -> Tools:

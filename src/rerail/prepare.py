@@ -18,7 +18,7 @@ from rerail import processes
 from rerail.core import holes
 from rerail.core.audit import Audit, Depth
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
-from rerail.core.events import FORMAT, RunStarted
+from rerail.core.events import FORMAT, RunStarted, SoFar
 from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunHeader, RunOptions
@@ -139,13 +139,7 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
     if request.verify is not None:
         refuse_misplaced(pipeline, place, path)
     audit = audited(pipeline, state, place, run_dir, request)
-    wishes = Wishes(
-        changes=request.changes,
-        start=request.start,
-        restore=request.restore,
-        retry=request.retry,
-        seen=seen_last(store, recording),
-    )
+    wishes = _wishes(request, seen_last(store, recording))
     if request.changes != "keep" and not audit.flaws:
         relisted = _relisted(store, recording, pipeline, place)
         wishes = msgspec.structs.replace(wishes, relisted=relisted)
@@ -163,6 +157,10 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
         notices=tuple(notices),
         refreeze=text != frozen,
     )
+
+
+def _wishes(request: ResumeRequest, seen: Mapping[Unit, SoFar]) -> Wishes:
+    return Wishes(changes=request.changes, start=request.start, restore=request.restore, retry=request.retry, seen=seen)
 
 
 def _refuse_unknown(pipeline: Pipeline, wanted: Iterable[str], run_id: str) -> None:

@@ -52,6 +52,11 @@ def is_here(owner: Owner) -> bool:
     return owner.host == os.uname().nodename and owner.boot == _boot() and owner.namespace == _namespace()
 
 
+def is_hidden(owner: Owner) -> bool:
+    """Whether that process is on this machine, but out of sight."""
+    return owner.host == os.uname().nodename and owner.boot == _boot() and owner.namespace != _namespace()
+
+
 def is_alive(owner: Owner) -> bool:
     """Whether that very process still lives, as far as can be told from here.
 

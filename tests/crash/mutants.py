@@ -235,9 +235,9 @@ MUTANTS = (
     # Money and waiting
     Mutant(
         name="killed-attempts-cost-nothing",
-        file="engine/past.py",
-        old="                spent = self._job.left_by(attempt_name(unit, known.attempts))\n",
-        new="                spent = Usage()\n",
+        file="core/cutoff.py",
+        old="    usage = left.usage\n",
+        new="    usage = Usage()\n",
         tests=("tests/engine/test_budgets.py::test_the_ledger_counts_what_failed_and_what_was_killed",),
     ),
     Mutant(
@@ -268,7 +268,56 @@ MUTANTS = (
         new="            if known.status",
         tests=("tests/engine/test_waiting.py::test_the_last_word_counts_however_it_arrived",),
     ),
+    Mutant(
+        name="accounts-go-although-nothing-was-recorded",
+        file="executors/channels.py",
+        old="        if recorded:\n            self._remains.remove()\n",
+        new="        if True:\n            self._remains.remove()\n",
+        tests=("tests/engine/test_accounts.py::test_a_step_whose_end_could_not_be_recorded_has_cost_what_it_cost",),
+    ),
     # Found by others, who planted them first
+    Mutant(
+        name="restored-file-not-synced",
+        file="durable/files.py",
+        old="        os.fchmod(fd, mode or 0o644)\n        sync(fd)\n",
+        new="        os.fchmod(fd, mode or 0o644)\n",
+        tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_while_files_are_put_back",),
+    ),
+    Mutant(
+        name="moved-file-not-synced",
+        file="durable/__init__.py",
+        old="    os.rename(path, target)\n    sync_dir(os.path.dirname(target))\n    if os",
+        new="    os.rename(path, target)\n    if os",
+        tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_after_a_run_was_deleted_does_not_bring_it_back",),
+    ),
+    Mutant(
+        name="replaced-file-not-durable",
+        file="durable/__init__.py",
+        old="    sync_dir(os.path.dirname(path))\n\n\ndef marked_temporary",
+        new="\n\ndef marked_temporary",
+        tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_loses_no_letter_that_was_put",),
+    ),
+    Mutant(
+        name="rot-in-the-last-batch-taken-for-a-tear",
+        file="stores/journal.py",
+        old="    return any(not _fault(line, Position(",
+        new="    return False and any(not _fault(line, Position(",
+        tests=("tests/crash/test_findings.py::test_rot_in_what_was_written_last_is_no_tear",),
+    ),
+    Mutant(
+        name="older-segments-are-believed",
+        file="stores/segments.py",
+        old="        if segment.number > covered.segment:\n            break\n",
+        new="        if segment.number != covered.segment:\n            continue\n",
+        tests=("tests/crash/test_findings.py::test_rot_in_the_journal_of_an_earlier_life_is_noticed",),
+    ),
+    Mutant(
+        name="repair-takes-the-snapshot-of-another-run",
+        file="stores/repair.py",
+        old="            if checkpoint.run_id == run_id:\n                found",
+        new="            if checkpoint:\n                found",
+        tests=("tests/crash/test_findings.py::test_a_repair_takes_no_snapshot_of_another_run",),
+    ),
     Mutant(
         name="a-letter-is-gone-once-it-is-read",
         file="stores/inbox.py",

@@ -108,6 +108,8 @@ def test_a_run_whose_owner_died_in_another_container_can_be_deleted(project: Pro
     eventually(lambda: not DirectoryStore(str(project.root / ".rerail")).is_driven("r"))
 
     assert refused.returncode == 4
+    assert project.json("show", "r")["status"] == "crashed"
+    assert "is not running" in project.rerail("stop", "r", check=0).stderr
     project.rerail("delete", "r", "--yes", check=0)
 
 
@@ -269,3 +271,90 @@ def test_an_object_that_says_something_twice_is_refused(project: Project, text: 
     refused = project.rerail("run", "pipeline.yaml", check=1)
 
     assert "two values" in refused.stderr
+
+
+PAY = """
+steps:
+  - {id: a, run: 'echo a | tee -a "$LEDGER"'}
+  - {id: pay, idempotent: false, run: 'echo pay | tee -a "$LEDGER"; kill -9 $PPID; sleep 60'}
+"""
+
+
+def flip(path: Path, words: bytes, beyond: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(words) + beyond] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.scenario("E2")
+@pytest.mark.parametrize("at", [b'"step-completed"', b'{"sum":"', b'"seq":3'])
+def test_rot_in_what_was_written_last_is_no_tear(project: Project, at: bytes) -> None:
+    """The end of one step and the start of the next are one write: what is wrong before something whole was not torn."""
+    project.pipeline(PAY)
+    project.rerail("run", "pipeline.yaml", "--id", "r", "-q", check=-signal.SIGKILL)
+    journal = project.run_dir("r") / "journal-0001.jsonl"
+    lines = journal.read_bytes().split(b"\n")
+    before = b"\n".join(lines[:3])  # the opening, the run's start, the start of a
+    data = bytearray(journal.read_bytes())
+    data[data.index(at, len(before)) + 12] ^= 1
+    journal.write_bytes(data)
+    (project.run_dir("r") / "checkpoint.json").unlink()
+
+    project.rerail("resume", "r", check=6)
+    project.rerail("verify", "r", check=6)
+    assert project.ledger() == ["a", "pay"]
+
+
+@pytest.mark.scenario("E5")
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_run_whose_records_are_all_gone_is_not_started_over(project: Project, emptied: bool) -> None:
+    project.pipeline(PAY)
+    project.rerail("run", "pipeline.yaml", "--id", "r", "-q", check=-signal.SIGKILL)
+    place = project.run_dir("r")
+    shutil.rmtree(place / "history")
+    (place / "checkpoint.json").unlink(missing_ok=True)
+    (place / "journal-0001.jsonl").unlink()
+    if emptied:
+        (place / "journal-0001.jsonl").touch()
+
+    refused = project.rerail("resume", "r", check=6)
+    assert "logs/ shows that steps have run" in refused.stderr
+    project.rerail("verify", "r", check=6)
+    assert project.ledger() == ["a", "pay"]
+
+
+@pytest.mark.scenario("E2")
+def test_rot_in_the_journal_of_an_earlier_life_is_noticed(project: Project) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("resume", "r", check=1)
+    flip(project.run_dir("r") / "journal-0001.jsonl", b'"step-completed"', 20)
+
+    project.rerail("resume", "r", check=6)
+
+
+@pytest.mark.scenario("E4")
+def test_a_repair_takes_no_snapshot_of_another_run(project: Project) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    project.rerail("run", "pipeline.yaml", "--id", "other", check=0)
+    shutil.copy(project.run_dir("other") / "checkpoint.json", project.run_dir("r") / "checkpoint.json")
+    shutil.rmtree(project.run_dir("r") / "history")
+    flip(project.run_dir("r") / "journal-0001.jsonl", b'"step-failed"', 20)
+    project.rerail("repair", "r", check=0)
+    before = project.ledger()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == [*before, "b"], "what the other run did is not done here"
+
+
+def test_a_lock_file_of_any_size_is_only_looked_at(project: Project) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    os.truncate(project.run_dir("r") / "lock", 3 << 30)
+
+    def little_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+    assert "failed" in project.rerail("list", check=0, preexec_fn=little_memory).stdout

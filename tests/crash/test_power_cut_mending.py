@@ -1,21 +1,26 @@
-"""A power cut while a resume puts files back, or takes a changed pipeline: neither what stood there nor the claim is lost."""
+"""A power cut while files are put back, a changed pipeline is taken, an answer is given or a run is deleted.
+
+Neither what stood there nor what was claimed is lost.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rerail import api
-from rerail.core.events import ArtifactsRestored, Event, RunPaused
+from rerail.core.events import ArtifactsRestored, Event, RunPaused, StepJudged
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.core.state import RunState
 from rerail.errors import RunNotFound
+from rerail.stores import inbox
 from rerail.stores.directory import DirectoryStore
-from rerail.testing import Explorer, FaultFS, Op
+from rerail.testing import Explorer, FaultFS, Op, header
 from tests.crash.figures import states as explored
 from tests.crash.reference import TEXT
 from tests.crash.test_explorer import fresh
@@ -152,3 +157,41 @@ def test_a_power_cut_while_a_changed_pipeline_is_taken(memory: Path) -> None:
     frozen = {op.site for op in fs.ops[since:] if op.kind == "sync" and "freeze" in op.site}
     assert frozen
     needed(lambda: Explorer(memory / "after", judge_frozen, most_violations=1), root, fs.ops, frozen, since)
+
+
+SAID = StepJudged(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
+
+
+@pytest.mark.scenario("B4")
+def test_a_power_cut_loses_no_letter_that_was_put(memory: Path) -> None:
+    root = fresh(memory)
+    with FaultFS() as fs:
+        inbox.put(str(root), SAID)
+        fs.note("put")
+    explorer = Explorer(
+        memory / "after",
+        lambda place, notes: "the answer is lost" if "put" in notes and inbox.Inbox(place).take() != [SAID] else "",
+    )
+    explorer.explore(root, fs.ops)
+
+    assert not explorer.violations, "\n".join(map(str, explorer.violations))
+    explored("states while a letter is put", explorer.seen)
+
+
+@pytest.mark.scenario("B4")
+def test_a_power_cut_after_a_run_was_deleted_does_not_bring_it_back(memory: Path) -> None:
+    root = fresh(memory)
+    store = DirectoryStore(str(root / "state"))
+    with FaultFS() as fs:
+        store.create(header("r"), TEXT).close()
+        since = len(fs.ops)
+        store.delete("r")
+        fs.note("deleted")
+    explorer = Explorer(
+        memory / "after",
+        lambda place, notes: "it is back" * ("deleted" in notes and bool(DirectoryStore(f"{place}/state").runs())),
+    )
+    explorer.explore(root, fs.ops, since=since)
+
+    assert not explorer.violations, "\n".join(map(str, explorer.violations))
+    explored("states while a run is deleted", explorer.seen)

@@ -26,7 +26,7 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces"
 
 
 def test_a_letter_is_there_until_what_it_says_is_recorded(tmp_path: Path) -> None:
-    """Whoever reads it may die before that; whoever asks again has recorded what was handed out before."""
+    """Whoever reads it may die before that, and may ask for more before that."""
     said = StepJudged(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
     inbox.put(str(tmp_path), said)
 
@@ -34,6 +34,8 @@ def test_a_letter_is_there_until_what_it_says_is_recorded(tmp_path: Path) -> Non
     reader = inbox.Inbox(str(tmp_path))
     assert reader.take() == [said], "the one who read it first has died"
     assert reader.take() == []
+    assert inbox.Inbox(str(tmp_path)).take() == [said], "it is not recorded yet"
+    reader.clear()
     assert inbox.Inbox(str(tmp_path)).take() == []
 
 

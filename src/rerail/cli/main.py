@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from rerail.errors import RerailError
+from rerail.errors import RerailError, StateError
 from rerail.text import one_line
 from rerail.version import VERSION
 
@@ -109,6 +109,13 @@ def _fill_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")  # whatever the locale is, nothing is unprintable
 
 
+def _is_state(path: str) -> bool:
+    """Whether a file that could not be used is one of ours."""
+    from rerail.cli.options import opened
+
+    return any(path == root or path.startswith(root + os.sep) for root in opened)
+
+
 def call(arguments: list[str]) -> int:
     """Run one command; return its exit code. Never raises but for `--debug`."""
     debug = "--debug" in arguments
@@ -145,7 +152,7 @@ def _called(arguments: list[str]) -> int:
             traceback.print_exc()
         where = f"{error.filename}: " if error.filename else "what was to be printed: "
         complain(f"{where}{error.strerror}", "the same command, once that is put right")
-        return 1
+        return StateError.exit_code if _is_state(str(error.filename or "")) else 1
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:

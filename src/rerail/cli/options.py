@@ -69,12 +69,17 @@ def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [step for step in steps if step.startswith(incomplete)]
 
 
+opened: list[str] = []  # the roots of the stores this command has to do with
+
+
 def open_store(url: str | None, pipeline_path: str | None = None) -> DirectoryStore:
     try:
         cwd = os.getcwd()
     except FileNotFoundError:
         raise UsageError("the current directory is gone", hint="cd to a directory that exists") from None
-    return locate(url, cwd, pipeline_path)
+    store = locate(url, cwd, pipeline_path)
+    opened.append(store.root)
+    return store
 
 
 def reach(store: DirectoryStore) -> str:

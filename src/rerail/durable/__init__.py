@@ -288,6 +288,12 @@ def reserve_space(path: str, size: int) -> None:
         os.close(fd)
 
 
+def read_start(path: str, most: int) -> bytes:
+    """The first bytes of a regular file, however long it is."""
+    with open_to_read(path) as file:
+        return file.read(most)
+
+
 def read_file(path: str) -> bytes:
     """The content of a regular file; a FIFO, device, directory or link is an error, never a wait."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)

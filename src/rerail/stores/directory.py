@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rerail.stores.runlog import DirectoryRun
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST_LABEL = 65536  # bytes of the lock file that say whose it is
 RESERVED_IDS = frozenset({"last"})
 HEADER = "run.json"
 PIPELINE = "pipeline.yaml"
@@ -207,11 +208,16 @@ class DirectoryStore:
 
     def ownership(self, run_id: str) -> Ownership:
         try:
-            label, _, more = durable.read_file(os.path.join(self._existing(run_id), "lock")).partition(b"\n")
+            path = os.path.join(self._existing(run_id), "lock")
+            label, _, more = durable.read_start(path, _LONGEST_LABEL).partition(b"\n")
             owner = _owner.decode(label)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Ownership(owner=None, alive=False)
-        return Ownership(owner=owner, alive=more.strip() != leftovers.RELEASED and processes.is_alive(owner))
+        alive = more.strip() != leftovers.RELEASED and processes.is_alive(owner)
+        if alive and processes.is_hidden(owner):  # in a container, say: only the lock can tell
+            with contextlib.suppress(OSError):
+                alive = _is_locked(path)
+        return Ownership(owner=owner, alive=alive)
 
     def identity(self, run_id: str) -> str:
         """What its owner calls this very copy of the run; '' if nobody ever owned it."""
@@ -257,12 +263,9 @@ class DirectoryStore:
     def is_driven(self, run_id: str) -> bool:
         """Whether somebody holds the lock of a run: the proof that `ownership`, which only reads, cannot give."""
         try:
-            durable.Lock(os.path.join(self._existing(run_id), "lock")).release()
-        except BlockingIOError:
-            return True
+            return _is_locked(os.path.join(self._existing(run_id), "lock"))
         except OSError:
             return self.ownership(run_id).alive
-        return False
 
     def _load(self, run_id: str) -> _Found:
         path = self.path(run_id)
@@ -275,8 +278,8 @@ class DirectoryStore:
                 bad[snapshots.FILE_NAME] = "is missing"
         except OSError as error:
             bad[snapshots.FILE_NAME] = f"cannot be read ({error.strerror})"
-        except ValueError as error:
-            bad[snapshots.FILE_NAME] = f"is damaged ({error})"
+        except (ValueError, MemoryError) as error:
+            bad[snapshots.FILE_NAME] = f"is damaged ({error or 'it is too large'})"
         known = checkpoint
         if checkpoint is None:
             known, covered = self._known_from_history(path)
@@ -371,6 +374,15 @@ class _Found(msgspec.Struct, kw_only=True):
     chain: Chain
     snapshot_seq: int  # the record the present checkpoint.json stands for
     bad_files: tuple[str, ...]
+
+
+def _is_locked(path: str) -> bool:
+    """Whether somebody holds a lock; raises OSError if that cannot be found out."""
+    try:
+        durable.Lock(path).release()
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _label() -> bytes:

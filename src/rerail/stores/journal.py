@@ -6,7 +6,8 @@ r"""The bytes of a journal: one JSON object a line, each chained to the one befo
 after its own sum (newline excluded). The record before the first has the sum of the run id. `seq` counts from
 1 without gaps; the line that opens a segment carries the number of the record before it. `ack` is the newest
 record that was known to be on the disk when this one was written: it is what tells a torn end from damage. A
-record that cannot be read counts as torn only if nothing that follows it was written after it had been synced.
+record that cannot be read counts as torn only if nothing that follows it was written after it had been synced, and
+what was written with it is not whole.
 """
 
 from __future__ import annotations
@@ -164,10 +165,22 @@ def was_synced(data: bytes, bad: Position) -> bool:
     """Whether anything after the bad place proves that the record there had been on the disk.
 
     A later line that names it (or a newer one) as acknowledged was written after it was synced; chance does not
-    write such a line. So what stood there was durable once, and is damaged, not torn.
+    write such a line. So what stood there was durable once, and is damaged, not torn. Nor is it torn if the record that
+    follows it was written with it and is whole, with nothing left out between them: a cut leaves space written in
+    advance, or zeros; it does not alter what stands before something that it left whole.
     """
     later = _LINE.finditer(data, bad.offset)
-    return any(int(match[1]) > bad.seq and int(match[2]) > bad.seq for match in later)
+    if any(int(match[1]) > bad.seq and int(match[2]) > bad.seq for match in later):
+        return True
+    following = next((match for match in _LINE.finditer(data, bad.offset + 1) if int(match[1]) == bad.seq + 2), None)
+    between = data[bad.offset : following.start()] if following else b""
+    if following is None or b"\n\n" in between or b"\0" in between:
+        return False
+    line = data[following.start() : data.find(b"\n", following.start())]
+    end = data.find(b"\n", bad.offset)
+    carried = data[bad.offset + len(_PREFIX) : bad.offset + _BODY - 1].decode("latin-1")
+    sums = (carried, chained(bad.sum, data[bad.offset + _BODY : end]))
+    return any(not _fault(line, Position(offset=0, seq=bad.seq + 1, sum=sum_)) for sum_ in sums)
 
 
 @cache

@@ -100,6 +100,8 @@ def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
     if not chain:
         if covered is not None:
             raise _damaged(run_id, file_name(covered.segment), 0, "the journal is gone, but checkpoint.json knows more")
+        if _has_begun(directory):
+            raise _damaged(run_id, file_name(newest or 1), 0, "the journal is gone, but logs/ shows that steps have run")
         return Chain(lines=[], end=None, newest=newest, notices=notices)
     if covered is not None and _agrees(chain, covered):
         result = _from_snapshot(chain, run_id, covered, newest, notices)
@@ -110,6 +112,14 @@ def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
     if result.end is not None:
         result.lengths[result.end.segment] = result.end.length
     return result
+
+
+def _has_begun(directory: str) -> bool:
+    """Whether steps have left anything: nothing starts before the journal says so."""
+    try:
+        return bool(os.listdir(os.path.join(directory, "logs")))
+    except OSError:
+        return False
 
 
 def salvage(
