@@ -15,6 +15,7 @@ from rerail.core.events import Event
 from rerail.core.masking import Mask
 from rerail.errors import StateUnwritable
 from rerail.executors.local import LocalExecutor
+from rerail.executors.spawn import spawn
 from rerail.ports import Ownership
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.runlog import DirectoryRun
@@ -71,6 +72,10 @@ def is_always_alive(patch: Patch) -> None:
     patch.setattr(DirectoryStore, "ownership", alive)
 
 
+def believes_the_dead_alive(patch: Patch) -> None:
+    patch.setattr("rerail.processes.is_alive", lambda _owner: True)
+
+
 def lets_children_write(patch: Patch) -> None:
     patch.setattr("rerail.durable._held", ())
     patch.setattr("rerail.durable._forget_in_child", lambda: None)
@@ -83,6 +88,7 @@ BROKEN_STORES: list[tuple[Callable[[Patch], None], str]] = [
     (swallows_errors, "test_what_cannot_be_written_is_an_error_and_is_written_when_it_can_be"),
     (drops_what_failed, "test_what_cannot_be_written_is_an_error_and_is_written_when_it_can_be"),
     (is_always_alive, "test_closing_is_giving_up"),
+    (believes_the_dead_alive, "test_a_run_has_one_owner_among_all_processes_until_that_one_dies"),
     (lets_children_write, "test_a_forked_child_cannot_write_and_does_not_keep_the_run"),
 ]
 
@@ -123,7 +129,28 @@ def shifts_nothing(patch: Patch) -> None:
     patch.setattr(LocalExecutor, "shift_deadlines", lambda _self, _seconds: None)
 
 
+def asks_nobody(patch: Patch) -> None:
+    stop = LocalExecutor.stop
+    patch.setattr(LocalExecutor, "stop", lambda self, _grace: stop(self, 0.0))
+
+
+def leaves_children(patch: Patch) -> None:
+    patch.setattr("rerail.executors.local._signal_group", os.kill)
+    patch.setattr("rerail.executors.orphans.Leftovers.end", lambda *_: None)
+    patch.setattr("rerail.testing.executor._LONG", 1.0)
+
+
+def shares_its_input(patch: Patch) -> None:
+    spawned = spawn
+    patch.setattr(
+        "rerail.executors.local.spawn", lambda argv, env, cwd, to: spawned(argv, env, cwd, (os.dup(0), *to[1:]))
+    )
+
+
 BROKEN_EXECUTORS = [
+    (asks_nobody, "test_what_ends_when_it_is_asked_is_given_the_time"),
+    (leaves_children, "test_whoever_is_left_behind_delays_nobody"),
+    (shares_its_input, "test_a_process_is_given_all_that_was_ordered"),
     (never_wakes, "test_waiting_ends_when_it_is_woken_or_when_patience_does"),
     (suspends_nobody, "test_what_is_suspended_stands_still_and_its_time_limit_with_it"),
     (shifts_nothing, "test_what_is_suspended_stands_still_and_its_time_limit_with_it"),

@@ -148,6 +148,8 @@ class LocalExecutor:
                 child.deadline += seconds
 
     def close(self) -> None:
+        if self._wake_write < 0:
+            return
         for child in list(self._children.values()):
             _signal_group(child.process.pid, signal.SIGKILL)
             child.process.wait()

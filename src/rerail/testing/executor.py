@@ -7,11 +7,13 @@ class TestMyExecutor(ExecutorContract):
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,22 @@ def _pid_in(executor: Executor, path: Path) -> int:
     return int(path.read_text())
 
 
+@contextlib.contextmanager
+def something_to_read() -> Iterator[None]:
+    """Our own standard input holds something that is nobody else's business."""
+    ours = os.dup(0)
+    read, write = os.pipe()
+    os.write(write, b"not for you")
+    os.close(write)
+    os.dup2(read, 0)
+    os.close(read)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 0)
+        os.close(ours)
+
+
 class ExecutorContract:
     """What the engine relies on. Every executor does all of it."""
 
@@ -108,21 +126,24 @@ class ExecutorContract:
         work = ProcessWork(
             argv=("/bin/sh", "-c", 'cat; echo "$HERS $ITS $(cat note)"'), env={"ITS": "2"}, files={note: b"3"}
         )
-        executor.start(attempt("a", tmp_path, env={"HERS": "1"}, capture={"said": "text"}), work)
-        outcome = gathered(executor, 1)["a"]
+        with something_to_read():
+            executor.start(attempt("a", tmp_path, env={"HERS": "1"}, capture={"said": "text"}), work)
+            outcome = gathered(executor, 1)["a"]
 
         assert outcome.status == "ok", outcome
         assert outcome.outputs["said"].strip() == "1 2 3"
         assert not os.path.exists(note)
 
     def test_whoever_is_left_behind_delays_nobody(self, executor: Executor, tmp_path: Path) -> None:
-        """It holds the pipe its parent wrote to; the attempt is over when the parent is."""
-        executor.start(attempt("a", tmp_path), script("sleep 60 & echo said"))
+        """It holds the pipe its parent wrote to; the attempt is over when the parent is. Nor does it live on for long."""
+        executor.start(attempt("a", tmp_path), script("sleep 60 & echo $! > child; echo said"))
         began = time.monotonic()
         outcome = gathered(executor, 1)["a"]
 
         assert (outcome.status, outcome.output.strip()) == ("ok", "said")
         assert time.monotonic() - began < _LONG
+        executor.close()
+        assert is_gone(int((tmp_path / "child").read_text()))
 
     def test_what_is_suspended_stands_still_and_its_time_limit_with_it(self, executor: Executor, tmp_path: Path) -> None:
         text = "echo $$ > pid; while ! test -e go; do sleep 0.02; done; touch went; sleep 0.5"
@@ -190,6 +211,16 @@ class ExecutorContract:
         assert stopped.status == "stopped"
         assert is_gone(pid)
         assert gathered(executor, 1)["spared"].status == "ok"
+
+    def test_what_ends_when_it_is_asked_is_given_the_time(self, executor: Executor, tmp_path: Path) -> None:
+        text = "trap 'touch asked; exit 3' INT TERM; echo $$ > polite; while :; do sleep 0.02; done"
+        executor.start(attempt("polite", tmp_path), script(text))
+        _pid_in(executor, tmp_path / "polite")
+        executor.stop(_LONG)
+        stopped = gathered(executor, 1)["polite"]
+
+        assert stopped.status == "stopped"
+        assert (tmp_path / "asked").exists()
 
     def test_many_at_once_come_back_once_each(self, executor: Executor, tmp_path: Path) -> None:
         for number in range(24):

@@ -151,6 +151,7 @@ class SharedStoreContract(StoreContract):
             assert held.owner.pid == owner.pid
             owner.die()
 
+            assert not store.ownership("r1").alive
             store.own("r1").close()
             assert not store.ownership("r1").alive
 

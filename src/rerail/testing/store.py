@@ -17,7 +17,7 @@ from rerail import processes
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import FORMAT, Event, RunFinished, RunResumed, RunStarted, StepCompleted, StepStarted
 from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
-from rerail.errors import RunBusy, RunExists, RunNotFound, StateUnwritable
+from rerail.errors import RerailError, RunBusy, RunExists, RunNotFound, StateUnwritable
 from rerail.ports import Store
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -163,12 +163,20 @@ class StoreContract:
 
         assert store.pipeline("r1", "") == b"new"
         assert store.pipeline("r1", hashlib.sha256(b"old").hexdigest()) == b"old"
+        with pytest.raises(RerailError):  # rather none than another one
+            store.pipeline("r1", hashlib.sha256(b"never frozen").hexdigest())
 
     def test_a_deleted_run_is_gone(self, store: Store) -> None:
-        store.create(header(), b"").close()
+        log = store.create(header(), b"old")
+        log.append([started()])
+        log.close()
         store.delete("r1")
 
         assert store.runs() == []
+        store.create(header(), b"new").close()
+        assert list(store.history("r1")) == []
+        assert store.read("r1").state.status == "pending"
+        assert store.pipeline("r1", "") == b"new"
 
     def test_closing_is_giving_up(self, store: Store) -> None:
         log = store.create(header(), b"")
