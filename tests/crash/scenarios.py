@@ -38,12 +38,16 @@ IN_THE_STORE_CONTRACT = {
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """One of them; with a `reason` there is no test, with a `note` there is more to say."""
+    """One of them; with a `reason` there is no test, with a `note` there is more to say.
+
+    `partly`: the tests prove that nothing is lost, and the note says which part of what one might expect rerail does not do.
+    """
 
     id: str
     words: str
     reason: str = ""
     note: str = ""
+    partly: bool = False
 
 
 SCENARIOS = (
@@ -63,6 +67,7 @@ SCENARIOS = (
         "A13",
         "A hundred kills in a row; progress is monotone; a poison step",
         note="progress is proven; a step that kills its runner each time is repeated for ever, as nothing says how often is too often",
+        partly=True,
     ),
     Scenario("A14", "Kill, resume on unsynced records, then a power cut"),
     Scenario("A15", "SIGSEGV, os._exit, sys.exit, RecursionError, MemoryError in a step"),
@@ -91,7 +96,7 @@ SCENARIOS = (
     Scenario("C3", "No inodes left"),
     Scenario("C4", "The step fills the disk itself; the reserve takes the record of the failure"),
     Scenario("C5", "EDQUOT and EFBIG"),
-    Scenario("C6", "EMFILE; no descriptor leaks over 10 000 steps"),
+    Scenario("C6", "EMFILE; no descriptor leaks over 2 000 steps (10 000 take too long for every commit)"),
     Scenario(
         "C7",
         "Fork fails with EAGAIN or ENOMEM: could not start, retriable",
@@ -101,7 +106,7 @@ SCENARIOS = (
     Scenario("C9", "Names that are too long: step ids, map keys"),
     Scenario(
         "C10",
-        "10 000 steps, a million records, 100 MB of values: bounded, limits named",
+        "Thousands of steps, a million records, 100 MB of values: bounded, limits named",
         note="load times are measured in bench/, not asserted",
     ),
     Scenario("D1", "EIO on the journal sync: never retried on that file, one new segment, else exit 6"),
@@ -144,10 +149,13 @@ SCENARIOS = (
     Scenario(
         "F9",
         "An owner on another host, clocks apart",
-        note="who resumes or deletes is decided by the lock; `list` may call an owner alive that it cannot see",
+        note="who resumes or deletes is decided by the lock; `list` may call an owner alive that is on another machine",
     ),
     Scenario(
-        "F10", "No locks on this file system: noticed and said", note="without locks there is a refusal, not a lease"
+        "F10",
+        "No locks on this file system: noticed and said",
+        note="without locks there is a refusal, not a lease",
+        partly=True,
     ),
     Scenario("F11", "The lock file is removed or replaced during a run"),
     Scenario("F12", "Two threads of one process want the same run"),
@@ -172,7 +180,7 @@ SCENARIOS = (
     Scenario("H3", "An orphan that would have finished is ended and the step runs again"),
     Scenario("H4", "A step that ignores SIGTERM is killed after the grace, wherever it hides"),
     Scenario("H5", "A background grandchild keeps the output open: nobody waits for it"),
-    Scenario("H6", "10 000 quick steps leave no zombie"),
+    Scenario("H6", "Thousands of quick steps leave no zombie"),
     Scenario("H7", "A step kills its parent: like any crash"),
     Scenario("H8", "Exit codes, signals and pipelines are recorded exactly"),
     Scenario("H9", "A time limit that fires while the step ends: one outcome"),
@@ -182,6 +190,7 @@ SCENARIOS = (
         "H12",
         "What a cut-off step left behind is cleaned up before it runs again",
         note="`on_failure` is for failures: a step that was cut off has none before it runs again",
+        partly=True,
     ),
     Scenario("V1", "Output without end: constant memory, log capped with a mark"),
     Scenario("V2", "Binary, escape sequences, endless lines: kept raw, shown harmless"),
@@ -199,6 +208,7 @@ SCENARIOS = (
         "J3",
         "Links planted in the state directory; a state directory of somebody else",
         note="a state directory that belongs to somebody else is used: in containers that is the rule",
+        partly=True,
     ),
     Scenario("J4", "Hard links to a victim in place of state files"),
     Scenario("J5", "Delete and prune do not follow links out of the tree"),
@@ -236,16 +246,24 @@ SCENARIOS = (
         "L6",
         "A script or module a step uses has changed",
         note="declared `inputs` decide; nothing is said about files that are not declared",
+        partly=True,
     ),
     Scenario("L7", "Declared inputs changed since the step ran"),
     Scenario("L8", "Pipeline file gone at resume: the frozen copy, and said"),
     Scenario("L9", "Map over a list that changed: items by key, not by place"),
     Scenario("L10", "Params given again and in conflict"),
-    Scenario("M1", "Project moved; state copied", note="a copy goes its own way; nobody is asked which lives on"),
+    Scenario(
+        "M1", "Project moved; state copied", note="a copy goes its own way; nobody is asked which lives on", partly=True
+    ),
     Scenario("M2", "Resume from another directory or through a link"),
     Scenario("M3", "Other user, umask, lost permission"),
     Scenario("M4", "Directory deleted under us, no HOME, no tty, LANG=C"),
-    Scenario("M5", "State on tmpfs or in a container layer: warned", note="`rerail doctor` says so, `run` does not"),
+    Scenario(
+        "M5",
+        "State on tmpfs or in a container layer: warned",
+        note="`rerail doctor` says so, `run` does not",
+        partly=True,
+    ),
     Scenario("M6", "State on another file system than the artifacts"),
     Scenario("M7", "Case-insensitive file systems, Windows, macOS", reason="needs Windows and macOS"),
     Scenario("M8", "Sync tools leave conflict copies", note="sharing violations are Windows'"),
@@ -254,6 +272,7 @@ SCENARIOS = (
         "M10",
         "State directory removed while running: stop",
         note="the run stops and says so; nothing is dumped elsewhere",
+        partly=True,
     ),
     Scenario("N1", "SQLite store: busy, full, replaced, damaged", reason="with the remote stores"),
     Scenario("N2", "Postgres: cut connections, lagging replicas, poolers", reason="with the remote stores"),
@@ -301,10 +320,11 @@ def page() -> str:
     """docs/reference/fault-scenarios.md."""
     proved = proofs()
     tested = sum(not scenario.reason for scenario in SCENARIOS)
+    partly = sum(scenario.partly for scenario in SCENARIOS)
     intro = (
-        f"# Fault scenarios\n\n{len(SCENARIOS)} things that go wrong for people who run pipelines. {tested} of them are proved"
-        f" by the tests named here, which run with every commit; the other {len(SCENARIOS) - tested} say why there is none"
-        " (yet).\n"
+        f"# Fault scenarios\n\n{len(SCENARIOS)} things that go wrong for people who run pipelines. {tested - partly} of them"
+        f" are proved by the tests named here, which run with every commit; {partly} are proved in part, and say which part is"
+        f" not done; the other {len(SCENARIOS) - tested} say why there is no test (yet).\n"
     )
     parts = [intro]
     for letter, title in GROUPS.items():
@@ -312,7 +332,8 @@ def page() -> str:
         for scenario in SCENARIOS:
             if scenario.id[0] == letter:
                 names = "<br>".join(f"`{_short(test)}`" for test in proved[scenario.id])
-                more = f"<br>({scenario.note})" if scenario.note else ""
+                how = "in part: " if scenario.partly else ""
+                more = f"<br>({how}{scenario.note})" if scenario.note else ""
                 parts.append(f"| {scenario.id} | {scenario.words} | {scenario.reason or names + more} |\n")
     return "".join(parts)
 
