@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,6 +17,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from rerail.errors import RerailError
+from rerail.executors import channels
+from rerail.remains import mark_in
+from rerail.stores.directory import DirectoryStore
 from tests.crash import figures
 from tests.wrong_clock import set_clock, wrong_clock  # noqa: F401 - fixtures
 
@@ -77,6 +82,10 @@ class Project:
                 except subprocess.TimeoutExpired:
                     process.kill()
             process.communicate()
+        store = DirectoryStore(str(self.root / ".rerail"))
+        for run_id in store.runs():  # what killed attempts left in memory would be there until the machine is restarted
+            with contextlib.suppress(OSError, RerailError):
+                channels.wipe(mark_in(store, run_id) or "nobody's")
 
     def ledger(self) -> list[str]:
         return self.ledger_file.read_text(encoding="utf-8").split()

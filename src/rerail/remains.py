@@ -6,6 +6,7 @@ Reads; changes nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import msgspec
 
@@ -55,13 +56,16 @@ def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, 
     from rerail.executors.channels import Remains
 
     remains = Remains(mark)
-    mask, is_whole = _mask(store, recording)
-    found = cutoff.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)), mask)
-    return {unit: seen if is_whole else _plain(seen) for unit, seen in found.items() if seen is not None}
+    found = cutoff.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)), Mask(()))
+    told = {unit: seen for unit, seen in found.items() if seen is not None}
+    if any(seen.models or not seen.metrics.keys() <= _PLAIN for seen in told.values()):
+        hide = _hiding(store, recording)
+        told = {unit: hide(seen) for unit, seen in told.items()}
+    return told
 
 
-def _mask(store: Store, recording: Recording) -> tuple[Mask, bool]:
-    """What hides the secrets of a run, and whether it knows all of them."""
+def _hiding(store: Store, recording: Recording) -> Callable[[SoFar], SoFar]:
+    """What hides the secrets of a run in names that an attempt has chosen; who does not know them all hides the names."""
     names = recording.state.options.secrets
     is_whole = True
     try:
@@ -72,7 +76,12 @@ def _mask(store: Store, recording: Recording) -> tuple[Mask, bool]:
     except RerailError:
         is_whole = False
     values = [os.environ.get(name, "") for name in names]
-    return Mask(value for value in values if value), is_whole and all(values)
+    mask = Mask(values) if is_whole and all(values) else None
+    return lambda seen: _plain(seen) if mask is None else _masked(seen, mask)
+
+
+def _masked(seen: SoFar, mask: Mask) -> SoFar:
+    return msgspec.structs.replace(seen, metrics=mask.value(seen.metrics), models=mask.value(seen.models))
 
 
 def _plain(seen: SoFar) -> SoFar:

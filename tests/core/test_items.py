@@ -14,7 +14,7 @@ from rerail.core import events as ev
 from rerail.core import jsonpath
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.deadletters import dead_letters
-from rerail.core.items import depth_of, joined, key_of, parent_of, ranges, set_ranges
+from rerail.core.items import allowed_failures, depth_of, joined, key_of, parent_of, ranges, set_ranges
 from rerail.core.listing import Listing, compared, made, recorded, records
 from rerail.core.model import Pipeline
 from rerail.core.progress import is_better, watched
@@ -229,3 +229,8 @@ def test_what_a_goal_watches() -> None:
     assert watched("steps.review.outputs.score >= 90") == "steps.review.outputs.score"
     assert watched("90 < steps.review.outputs.score") == "steps.review.outputs.score"
     assert watched("steps.a.outputs.x > 1 and steps.b.outputs.y > 2") == ""
+
+
+@pytest.mark.parametrize(("total", "percent", "allowed"), [(375, 36.8, 138), (1000, 0.1, 1), (3, 50.0, 1), (7, 100.0, 7)])
+def test_a_share_of_failures_is_counted_exactly(total: int, percent: float, allowed: int) -> None:
+    assert allowed_failures(total, 0, percent) == allowed

@@ -18,19 +18,23 @@ from tests.wrong_clock import SetClock
 
 DEAR = 'echo "{\\"cost_usd\\": 5}" >> "$RERAIL_METRICS"; echo paid >> "$LEDGER"'
 
-# The disk fails while there is a file `broken`; with `broken-once` it is full once.
+# The disk fails while there is a file `broken`; with `broken-once` it is full the next time that the journal is synced.
 FAILING = """
 import errno, os
 from rerail import durable
 sync = durable.sync
 def failing(fd):
-    if os.path.exists("broken-once"):
-        os.unlink("broken-once")
-        raise OSError(errno.ENOSPC, "No space left on device")
     if os.path.exists("broken"):
         raise OSError(errno.EIO, "Input/output error")
     sync(fd)
 durable.sync = failing
+sync_journal = durable.AppendFile.sync
+def full_once(self):
+    if os.path.exists("broken-once"):
+        os.unlink("broken-once")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    sync_journal(self)
+durable.AppendFile.sync = full_once
 write = durable.write_all
 def failing_too(fd, data, offset=0):
     if os.path.exists("broken"):
