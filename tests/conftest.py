@@ -114,6 +114,20 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
     raise AssertionError(f"never happened: {what or condition}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that take minutes come first in the share of a worker: all others would wait for one that began last."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    kills = [item for item in items if item.path.stem == "test_random_kills"]
+    disks = [item for item in items if item.path.stem == "test_real_disks"]  # one after the other: they share a disk
+    rest = [item for item in items if item not in {*kills, *disks}]
+    size = -(-len(rest) // workers)
+    shares = [rest[at * size : (at + 1) * size] for at in range(workers)]
+    for at, item in enumerate(kills):
+        shares[at % workers].insert(0, item)
+    shares[-1][:0] = disks
+    items[:] = [item for share in shares for item in share]
+
+
 def pytest_sessionstart() -> None:
     if figures.is_controller():
         figures.start()
