@@ -85,7 +85,7 @@ def on_a_copy(memory: Path, judge: Judge) -> Judge:
 def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: int) -> None:
     """What only the page cache held when its writer died must not be built on before it is synced."""
     points = crash_points(start=1 + shard, step=SHARDS, torn=shard % 2 == 1)
-    explorer = killed_resumed_and_cut(memory, WHOLE, points, seed=SEED + shard, share=0.12)
+    explorer = killed_resumed_and_cut(memory, WHOLE, points, seed=SEED + shard, share=0.11)
     explored("states after a kill, a resume and a power cut", explorer.seen)
     assert explorer.states > 11_000  # of four shards; with those of the other tests a hundred thousand
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -130,7 +131,10 @@ def test_the_cascade_of_the_build_loop(example: Project, copies: bool) -> None:
 
     resumed = example.rerail("resume", "r", "--json", check=0)
 
-    log = [line for line in resumed.stderr.splitlines() if line.startswith("[")]
+    lines = [line for line in resumed.stderr.splitlines() if line.startswith("[")]
+    log = [
+        re.sub("(was cut off) after .*", r"\1", line) for line in lines
+    ]  # how far it was depends on when it was killed
     done = "restored from content store" if copies else "re-running {}"
     assert log == [
         "[info] checkpoint says builder completed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,8 +131,12 @@ def shifts_nothing(patch: Patch) -> None:
 
 
 def asks_nobody(patch: Patch) -> None:
-    stop = LocalExecutor.stop
-    patch.setattr(LocalExecutor, "stop", lambda self, _grace: stop(self, 0.0))
+    def stop(self: LocalExecutor, _grace: float) -> None:
+        for child in self._children.values():
+            child.stopped = True
+            os.killpg(child.process.pid, signal.SIGKILL)
+
+    patch.setattr(LocalExecutor, "stop", stop)
 
 
 def leaves_children(patch: Patch) -> None:

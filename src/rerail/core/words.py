@@ -11,7 +11,9 @@ def how_far(seen: SoFar | None) -> str:
     """How far an attempt was when it was last looked at: `after 12 min 00 s, 7 of 18, $0.42`; '' if nobody looked."""
     if seen is None:
         return ""
-    parts = [f"after {amount('time', seen.elapsed)}"] if seen.elapsed >= 1 or seen.metrics else []
+    if seen.elapsed < 1 and seen.done is None and not seen.metrics:
+        return ""  # it had hardly begun
+    parts = [f"after {amount('time', seen.elapsed)}"]
     if seen.done is not None:
         parts.append(f"{seen.done:g} of {seen.total:g}" if seen.total else f"{seen.done:g} done")
     if COST in seen.metrics:
