@@ -19,6 +19,10 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WITH_CONSOLE = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
 
 _EQUAL = [
+    (
+        re.compile(r"was cut off after \d+(\.\d+)? s"),
+        "was cut off",
+    ),  # said where it took a second, as a slow disk makes it
     (re.compile(r"until (\d{4}-\d\d-\d\d )?\d\d:\d\d\b"), "until TIME"),
     (re.compile(r"approved by \S+"), "approved by NAME"),
     (re.compile(r"\d\d:\d\d:\d\d"), "TIME"),
