@@ -199,6 +199,7 @@ class LocalExecutor:
             if process is not None:  # it runs, but nobody would see it end: it must not go on beside the next attempt
                 _signal_group(process.pid, signal.SIGKILL)
                 process.wait()
+                watchdog.ended(process.pid)  # the number may soon be another's
             for fd in ends:
                 os.close(fd)
             channels.drop(work.files)
