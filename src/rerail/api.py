@@ -73,7 +73,7 @@ def start(
     return start_pipeline(store, pipeline, text, request, reporters, base_dir=base_dir, functions=functions)
 
 
-def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
+def start_pipeline(
     store: Store,
     pipeline: Pipeline,
     text: bytes,
@@ -115,7 +115,7 @@ def start_pipeline(  # noqa: PLR0913 - the composition root takes the parts
         log.close()
 
 
-def resume(  # noqa: PLR0913 - the composition root takes the parts
+def resume(
     store: Store,
     run_id: str,
     reporters: Sequence[Reporter] = (),

@@ -31,7 +31,7 @@ def sentence(event: ev.Event) -> str:
             return f"run {status}" + (f", {dead} in the dead letter queue" if dead else "")
 
 
-def _unit_sentence(event: ev.UnitEvent) -> str:  # noqa: C901, PLR0912 - one case per event
+def _unit_sentence(event: ev.UnitEvent) -> str:
     unit = one_line(name(event.unit), 200)
     match event:
         case ev.StepStarted(attempt=attempt):
