@@ -36,7 +36,6 @@ class Project:
         self.ledger_file = root / "ledger"
         self.ledger_file.touch()
         self.env = {**os.environ, "LEDGER": str(self.ledger_file), "HOME": str(root)}
-        self.env.pop("RERAIL_STORE", None)
         self._spawned: list[subprocess.Popen[str]] = []
 
     def pipeline(self, text: str, name: str = "pipeline.yaml") -> Path:
@@ -162,6 +161,14 @@ for _number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP):
         signal.signal(_number, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What steers rerail, Python or a terminal where the tests are started would steer what they start.
+for _name in (
+    *("CI", "GITHUB_ACTIONS", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "LC_ALL", "LC_CTYPE", "LANGUAGE"),
+    *("PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONWARNINGS", "RERAIL_STORE"),
+):
+    os.environ.pop(_name, None)
+os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm-256color"}
 
 # A planted bug that is not there proves nothing (tests/crash/test_mutants.py).
 if "RERAIL_MUTANT" in os.environ:

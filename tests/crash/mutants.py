@@ -257,8 +257,8 @@ MUTANTS = (
     Mutant(
         name="a-quota-is-forgotten-by-the-next-life",
         file="engine/holds.py",
-        old='                if desk.job.wait != "no" and left > 0:\n',
-        new="                if left > 1e9:\n",
+        old="                if left > 0:\n                    if not gate",
+        new="                if left > 1e9:\n                    if not gate",
         tests=("tests/engine/test_waiting.py::test_a_clock_that_was_set_back_makes_no_wait_longer",),
     ),
     Mutant(

@@ -71,7 +71,7 @@ while True:
     if child == 0:
         os._exit(call(["run", "pipeline.yaml", "--id", "r", "--resume", "-q"]))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(code)
+    print(code, flush=True)  # a child would print once more what was not
     if code != -9:
         break
 """

@@ -21,6 +21,7 @@ from rerail.errors import StateDamaged
 from rerail.stores import inbox
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
+from tests.wrong_clock import SetClock
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
 
@@ -156,21 +157,30 @@ steps:
     assert "removed 1 cop" in project.rerail("prune", "--keep", "1", check=0).stderr
 
 
-def test_how_often_a_service_refused_in_a_row_is_known_to_the_next_life(project: Project) -> None:
-    """Killed while it waits to ask again."""
+def test_how_often_a_service_refused_in_a_row_is_known_to_the_next_life(project: Project, set_clock: SetClock) -> None:
+    """Killed while it waits to ask again, for longer than any machine takes to kill it."""
     project.pipeline("""
+checkpoint: {interval: 0.1s}
 steps:
   - id: a
-    retry: {attempts: 3, delay: 2s, backoff: fixed, jitter: false}
+    retry: {attempts: 3, delay: 4m, max_delay: 4m, backoff: fixed, jitter: false}
     run: 'echo a >> "$LEDGER"; echo "429 Too Many Requests" >&2; exit 1'
 """)
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
-    journal = project.run_dir("r") / "journal-0001.jsonl"
-    eventually(lambda: journal.exists() and b'"refused":' in journal.read_bytes(), "it was refused")
+
+    def refusals() -> int:
+        return sum(path.read_bytes().count(b'"refused":') for path in project.run_dir("r").glob("journal-*.jsonl"))
+
+    eventually(lambda: refusals() == 1, "it was refused")
     process.kill()
     process.communicate()
-    project.rerail("resume", "r", check=1)
+    set_clock(400)
+    resumed = project.spawn("resume", "r")
+    eventually(lambda: refusals() == 2, "it was refused again")
+    set_clock(800)
+    resumed.communicate(timeout=120)
 
+    assert resumed.returncode == 1
     assert project.ledger() == ["a", "a", "a"]
 
 

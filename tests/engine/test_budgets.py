@@ -449,6 +449,12 @@ def test_days_are_those_of_this_machine(project: Project) -> None:
     assert project.json("cost", "r", "--since", "999999d")["total"]["cost_usd"] == 1
 
 
+@pytest.mark.parametrize(("zone", "day"), [("Etc/GMT+12", "9999-12-31T23:00"), ("Etc/GMT-14", "0001-01-01T01:00")])
+def test_a_day_that_no_calendar_here_reaches_is_none(project: Project, zone: str, day: str) -> None:
+    project.env["TZ"] = zone
+    assert "neither a day such as " in project.rerail("cost", "--since", day, check=2).stderr
+
+
 @pytest.mark.parametrize("how", ["mkdir", "ln -s /etc/passwd"])
 def test_a_channel_of_metrics_that_is_no_file_fails_nothing(project: Project, how: str) -> None:
     project.pipeline(f"""steps: [{{id: a, run: '{how} "$RERAIL_METRICS"'}}]""")

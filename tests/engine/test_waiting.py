@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +56,26 @@ steps:
     assert len(refused) < 45, "they did not slow down together"
 
 
-def test_when_the_time_has_come_one_tries_first(project: Project, meter: Callable[..., list[float]]) -> None:
-    until = quota(project, 5)
+def test_when_the_time_has_come_one_tries_first(
+    project: Project, meter: Callable[..., list[float]], set_clock: SetClock
+) -> None:
+    until = quota(project, 240)
     project.env |= {"MODEL_PACE": "0.3"}
     project.pipeline(f"""
+checkpoint: {{interval: 0.1s}}
 steps:
   - id: calls
     map: {{over: {json.dumps([str(n) for n in range(WORKERS)])}, parallel: {WORKERS}}}
     steps: [{{run: './model ${{{{ item }}}} && echo ${{{{ item }}}} >> "$LEDGER"'}}]
 """)
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: len(meter("refused")) == WORKERS, "all were refused")
+    eventually(lambda: journal(project).count('"refused":"quota"') == WORKERS, "and wait")
+    set_clock(241)
+    _, said = process.communicate(timeout=120)
 
+    assert process.returncode == 0, said
     assert sorted(project.ledger(), key=int) == [str(n) for n in range(WORKERS)]
-    assert len(meter("refused")) >= WORKERS
     after = [at for at in meter() if at >= until]
     through = meter("paid")[0]
     assert len(after) == WORKERS
@@ -76,13 +83,19 @@ steps:
 
 
 def test_without_any_policy_a_rate_limit_is_no_failure(project: Project, meter: Callable[..., list[float]]) -> None:
-    project.env["MODEL_PER_S"] = "1"
-    project.pipeline('steps: [{id: a, run: "./model a"}, {id: b, run: "./model b"}]')
+    project.pipeline("""
+steps:
+  - id: b
+    run: |
+      if [ "$RERAIL_ATTEMPT" = 1 ]; then echo "HTTP 429 Too Many Requests: rate limit exceeded" >&2; exit 1; fi
+      ./model b
+""")
     done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
 
     assert "refused      b: exited with code 1; attempt 2 in " in done.stderr
     assert " s: rate limit" in done.stderr
-    assert "refusals" not in project.json("show", "r")["steps"][1], "it got through"
+    assert "refusals" not in project.json("show", "r")["steps"][0], "it got through"
+    assert len(meter()) == 1
 
 
 def test_a_step_says_what_else_is_a_refusal_and_can_say_that_nothing_is(project: Project) -> None:
@@ -137,10 +150,24 @@ def paused_until(project: Project) -> float:
     return datetime.fromisoformat(row["paused_until"]).timestamp()
 
 
+def live_at(project: Project, set_clock: SetClock, wall: str, zone: str = "UTC") -> int:
+    """Have the project live at a time of day; by how many seconds its clock is wrong then."""
+    project.env["TZ"] = zone
+    wrong_by = int(datetime.fromisoformat(wall).timestamp() - time.time())
+    set_clock(wrong_by)
+    return wrong_by
+
+
+@pytest.mark.parametrize(
+    ("begins", "shown"),
+    [("2026-11-16 12:00+00:00", "%H:%M"), ("2026-11-30 23:30+00:00", "%Y-%m-%d %H:%M")],
+    ids=["at noon", "before midnight"],
+)
 def test_a_long_quota_pauses_the_run_until_then(
-    project: Project, meter: Callable[..., list[float]], set_clock: SetClock
+    project: Project, meter: Callable[..., list[float]], set_clock: SetClock, begins: str, shown: str
 ) -> None:
-    until = quota(project, 3600)
+    wrong_by = live_at(project, set_clock, begins)
+    until = quota(project, wrong_by + 3600)
     project.pipeline(LESSONS)
     paused = project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
 
@@ -148,21 +175,33 @@ def test_a_long_quota_pauses_the_run_until_then(
     assert "quota of lessons" in paused.stderr
     assert "next: rerail resume r --wait" in paused.stderr
     assert until - 1 <= paused_until(project) <= until + 15
-    shown = datetime.fromtimestamp(paused_until(project)).astimezone().strftime("%H:%M")
-    assert f"paused (quota) until {shown}" in project.rerail("list", check=0).stdout or "-" in shown
+    until_then = f"paused (quota) until {datetime.fromtimestamp(paused_until(project), UTC).strftime(shown)} "
+    assert until_then in project.rerail("list", check=0).stdout
     assert project.ledger() == ["other"], "whatever needs no model is done"
     calls = len(meter())
     assert calls <= 2
 
-    set_clock(1800)
+    set_clock(wrong_by + 1800)
     early = project.rerail("resume", "r", check=5)
     assert "paused (quota) until " in early.stderr
     assert len(meter()) == calls, "it was asked before its time"
     assert abs(paused_until(project) - until) < 20, "the time it waits for does not move"
 
-    set_clock(3640)
+    set_clock(wrong_by + 3640)
     project.rerail("resume", "r", check=0)
     assert sorted(project.ledger()) == ["a", "after", "b", "c", "other"]
+
+
+def test_a_time_of_day_after_a_change_of_clocks_is_told_by_the_clocks_of_then(
+    project: Project, set_clock: SetClock
+) -> None:
+    """In the evening before daylight saving time ends: nine o'clock is thirteen hours away, not twelve."""
+    live_at(project, set_clock, "2026-10-24 19:00+00:00", zone="CET-1CEST,M3.5.0,M10.5.0/3")
+    project.pipeline('steps: [{id: a, run: "echo usage limit reached, resets 9am >&2; exit 1"}]')
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+
+    assert 0 <= paused_until(project) - datetime(2026, 10, 25, 8, tzinfo=UTC).timestamp() <= 60
+    assert "paused (quota) until 2026-10-25 09:0" in project.rerail("list", check=0).stdout
 
 
 def test_a_clock_that_was_set_back_makes_no_wait_longer(
@@ -181,10 +220,11 @@ def test_a_clock_that_was_set_back_makes_no_wait_longer(
 def test_resume_wait_goes_on_when_the_time_has_come(
     project: Project, meter: Callable[..., list[float]], set_clock: SetClock, jump: int
 ) -> None:
-    until = quota(project, 3600 if jump else 3)
+    until = quota(project, 3600)
     project.pipeline(LESSONS.replace("steps:", "defaults: {rate_limit: {pause_after: 0.1s}}\nsteps:", 1))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
     calls = len(meter())
+    set_clock(0 if jump else 3597)
     waiting = project.spawn("resume", "r", "--wait")
     if jump:
         eventually(lambda: [row for row in project.json("list") if row["status"] == "running"], "it waits")
@@ -208,14 +248,15 @@ def test_who_knows_better_need_not_wait(project: Project, meter: Callable[..., l
 
 
 def test_a_kill_while_a_refusal_is_waited_for_loses_nothing_and_waits_for_the_rest(
-    project: Project, meter: Callable[..., list[float]]
+    project: Project, meter: Callable[..., list[float]], set_clock: SetClock
 ) -> None:
-    until = quota(project, 4)
+    until = quota(project, 240)
     project.pipeline(LESSONS)
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
     eventually(lambda: meter("refused") and '"refused":"quota"' in journal(project), "the refusal is durable")
     process.kill()
     process.communicate()
+    set_clock(237)
     project.rerail("resume", "r", check=0)
 
     refused = len(meter("refused"))

@@ -106,7 +106,7 @@ def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[Entry]:
 def _since(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):  # no day, or one that a calendar here does not reach
         seconds = span(text)
     if seconds is None:
         why = f"--since {text!r}: neither a day such as 2026-11-01 nor a time such as 7d"

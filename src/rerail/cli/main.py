@@ -5,6 +5,7 @@ Commands are imported when they are called: starting is cheap.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import io
@@ -166,6 +167,8 @@ def complain(message: str, hint: str) -> None:
     lines = [one_line(line, 1000) for line in f"rerail: {message}".replace("\t", "  ").split("\n")]
     if hint:
         lines.append(one_line(f"  next: {hint}", 1000))
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()  # what was printed before comes first, also where both are one pipe
     try:
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -68,7 +69,14 @@ def _emit(fd: int, data: bytes) -> None:
     if _outlets:
         _outlets[-1].put(fd, data)
     else:
+        _flush_stdout()
         _write(fd, data)
+
+
+def _flush_stdout() -> None:
+    """Let out first what was printed first, also where stdout and stderr are one pipe."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
 
 
 def _write(fd: int, data: bytes) -> None:

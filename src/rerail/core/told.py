@@ -5,8 +5,10 @@ Nothing here may take long: what is read was written by strangers. So every repe
 
 from __future__ import annotations
 
+import contextlib
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import Final
 
 from rerail.core.limits import heard
@@ -83,15 +85,20 @@ _PLACES: Final = {"PT": "Los_Angeles", "MT": "Denver", "CT": "Chicago", "ET": "N
 
 
 def told_until(text: str, now: datetime) -> datetime | None:
-    """When the service may be asked again, if it said so. `now` is in the zone of this machine."""
-    text = heard(text)
+    """When the service may be asked again, if it said so, in UTC. A time of day without a zone is one of `now`'s zone.
+
+    Moments are compared and counted on in UTC only: between two of the same zone Python looks at what the clock on the
+    wall shows, and that is an hour beside the time where daylight saving time begins or ends in between.
+    """
+    text, present = heard(text), now.astimezone(UTC)
     for read in (_http_date, _header, _span, _epoch, _iso, _clock):
         try:
             found = read(text, now)
+            found = found and found.astimezone(UTC)
         except (ValueError, OverflowError):  # no such day, or one that no calendar has
             continue
-        if found is not None and now - MOST_SKEW < found <= now + MOST_AHEAD:  # one that is long over tells nothing
-            return max(found, now)
+        if found and present - MOST_SKEW < found <= present + MOST_AHEAD:  # one that is long over tells nothing
+            return max(found, present)
     return None
 
 
@@ -126,7 +133,7 @@ def _unit(word: str) -> float:
 
 
 def _later(now: datetime, seconds: float) -> datetime | None:
-    return now + timedelta(seconds=seconds) if seconds <= MOST_AHEAD.total_seconds() else None
+    return now.astimezone(UTC) + timedelta(seconds=seconds) if seconds <= MOST_AHEAD.total_seconds() else None
 
 
 def _http_date(text: str, _now: datetime) -> datetime | None:
@@ -167,22 +174,40 @@ def _clock(text: str, now: datetime) -> datetime | None:
     return None
 
 
-def _next(match: re.Match[str], here: datetime) -> datetime:
+def _next(match: re.Match[str], here: datetime) -> datetime | None:
+    """The first moment that fits, from a little before the present on: just over is now, by a clock that is behind."""
     hour, half = int(match["hour"]), (match["half"] or "")[:1].lower()
     hour = hour % 12 + (12 if half == "p" else 0) if half else hour
-    found = here.replace(hour=hour, minute=int(match["minute"] or 0), second=int(match["second"] or 0), microsecond=0)
-    is_over = found <= here - MOST_SKEW  # just over is now, by a clock that is a little behind
+    at = time(hour, int(match["minute"] or 0), int(match["second"] or 0))
+    since = here.astimezone(UTC) - MOST_SKEW
+    moments = (moment for day in _days(match, here.date()) for moment in _moments(datetime.combine(day, at, here.tzinfo)))
+    return min((moment for moment in moments if moment > since), default=None)
+
+
+def _days(match: re.Match[str], today: date) -> Iterator[date]:
+    """The days that may be meant, of those around this one."""
     month, day = match["month"] or match["month_last"], (match["day"] or "")[:3].lower()
     if month is not None:
-        date = int(match["date"] or match["date_first"])
-        found = found.replace(month=_MONTHS.index(month[:3].lower()) + 1, day=date)
-        return found if found > here - MOST_SKEW else found.replace(year=found.year + 1)
-    if day == "tom":
-        return found + timedelta(days=1)
-    if day in _DAYS:
-        ahead = (_DAYS.index(day) - here.weekday()) % 7
-        return found + timedelta(days=7 if is_over and not ahead else ahead)
-    return found + timedelta(days=1) if is_over else found
+        for year in (today.year - 1, today.year, today.year + 1):
+            with contextlib.suppress(ValueError):  # not every year has a 29th of February
+                yield date(year, _MONTHS.index(month[:3].lower()) + 1, int(match["date"] or match["date_first"]))
+        return
+    first, last = (1, 1) if day == "tom" else (-1, 7)
+    for ahead in range(first, last + 1):
+        one = today + timedelta(days=ahead)
+        if day not in _DAYS or one.weekday() == _DAYS.index(day):
+            yield one
+
+
+def _moments(wall: datetime) -> Iterator[datetime]:
+    """When a clock on the wall shows this: twice in the night that daylight saving time ends.
+
+    In the night that it begins, when no clock shows it, that is as long after the change as was meant.
+    """
+    first, second = wall.replace(fold=0).astimezone(UTC), wall.replace(fold=1).astimezone(UTC)
+    yield first
+    if second > first:
+        yield second
 
 
 def _zone(name: str | None, now: datetime) -> tzinfo | None:

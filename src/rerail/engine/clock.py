@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 
 
 class SystemClock:
@@ -14,3 +14,25 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+class LocalZone(tzinfo):
+    """The zone of this machine, with its changes of daylight saving time.
+
+    What `datetime.astimezone()` gives knows the offset of one moment only: tomorrow's nine o'clock may be another.
+    """
+
+    def utcoffset(self, at: datetime | None) -> timedelta | None:
+        if at is None:
+            return None
+        wall = at.replace(tzinfo=None)
+        return wall - datetime.fromtimestamp(wall.timestamp(), UTC).replace(tzinfo=None)
+
+    def dst(self, _at: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, at: datetime | None) -> str | None:
+        return None if at is None else at.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, at: datetime) -> datetime:
+        return datetime.fromtimestamp(at.replace(tzinfo=UTC).timestamp()).replace(tzinfo=self)  # noqa: DTZ006 - ours

@@ -9,6 +9,7 @@ from rerail.core import events as ev
 from rerail.core.model import Approve
 from rerail.core.retry import Circumstances, RetryDecision, decide
 from rerail.engine.attempts import failure_of, symptoms_of
+from rerail.engine.clock import LocalZone
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.holds import Holds
@@ -116,7 +117,7 @@ class Ends:
         around = Circumstances(
             failures=known.failures + 1,
             refusals=self._holds.refusals(task, known),
-            at=desk.clock.now().astimezone(),
+            at=desk.clock.now().astimezone(LocalZone()),
             dice=desk.tools.dice(),
             over_budget=self._holds.allowances.why_not(task.unit).why,
             attempts=known.attempts,

@@ -82,19 +82,19 @@ class Holds:
         self.idle = not self._approves and not self.allowances.any  # nothing can be held
 
     def restore(self) -> None:
-        """Count what earlier lives have spent, and close the gates that they found closed."""
+        """Count what earlier lives have spent and how often they were refused; close the gates that they found closed."""
         self.allowances.restore()
         desk, now, at = self._desk, self._desk.clock.monotonic(), self._desk.clock.now()
         for (step, _), known in desk.state.units.items():
-            if known.refusals and known.status == "failed" and known.retry_at is not None:
+            if known.refusals and known.status == "failed" and known.retry_at is not None and desk.job.wait != "no":
                 left = remaining(known.retry_in or 0.0, (known.retry_at - at).total_seconds())
-                if desk.job.wait != "no" and left > 0:
-                    if step not in self._gates:
+                gate = self._gate(step)
+                if left > 0:
+                    if not gate.is_closed(now):
                         desk.recorder.warn(f"{step} waits {amount('time', left)} more: {known.reason}")
-                    gate = self._gate(step)
                     gate.refuse(now, left, at + timedelta(seconds=left), 1)
-                    gate.refusals = max(gate.refusals, known.refusals)
-                    gate.name = known.reason or gate.name
+                gate.refusals = max(gate.refusals, known.refusals)  # also if the wait is over: they are in a row
+                gate.name = known.reason or gate.name
 
     def _gate(self, step: str) -> Gate:
         self.idle = False
