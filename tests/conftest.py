@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tests.crash import figures
 from tests.wrong_clock import set_clock, wrong_clock  # noqa: F401 - fixtures
 
 RERAIL = (sys.executable, "-m", "rerail")
+NEEDS_ROOT = "needs root: "  # how the reasons begin of what only root can try
 
 
 class Project:
@@ -125,6 +126,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shares[at % workers].insert(0, item)
     shares[-1][:0] = disks
     items[:] = [item for share in shares for item in share]
+    for item in items if os.geteuid() != 0 else ():
+        needed = item.get_closest_marker("needs_root")
+        if needed:
+            item.add_marker(pytest.mark.skip(f"{NEEDS_ROOT}{needed.args[0]}"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needed = item.get_closest_marker("needs_root")
+    if needed and os.geteuid() != 0:
+        pytest.skip(f"{NEEDS_ROOT}{needed.args[0]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where everything is required, what is skipped has failed; but not for want of root, because root runs it, too."""
+    report = yield
+    if report.skipped and os.environ.get("RERAIL_REQUIRE_ALL") == "1" and isinstance(report.longrepr, tuple):
+        path, line, reason = report.longrepr
+        reason = reason.removeprefix("Skipped: ")
+        if os.geteuid() == 0 or not reason.startswith(NEEDS_ROOT):
+            report.outcome = "failed"
+            report.longrepr = f"{path}:{line}: nothing may be skipped here (RERAIL_REQUIRE_ALL=1): {reason}"
+    return report
 
 
 def pytest_sessionstart() -> None:

@@ -124,3 +124,12 @@ def test_everything_that_is_imported_is_declared() -> None:
             for module in modules:
                 top = module.split(".")[0]
                 assert top in {"rerail", *sys.stdlib_module_names, *names}, f"{path.name} imports {top}"
+
+
+def test_what_depends_on_who_runs_it_is_tried_as_root_and_as_an_ordinary_user() -> None:
+    """Whoever changes permissions, owners, limits or namespaces in a test says so with a marker, which .ci/run selects."""
+    depends = re.compile(r"as_somebody|geteuid|setuid|chown|unshare|RLIMIT|\.chmod\(|chmod [0-7]|census\(")
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if depends.search(text) and path != Path(__file__):
+            assert re.search(r"pytest\.mark\.(privileges|needs_root)", text), path

@@ -15,6 +15,8 @@ import pytest
 
 from tests.conftest import Project
 
+pytestmark = pytest.mark.privileges
+
 NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
 
 

@@ -22,6 +22,8 @@ from rerail import api
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.stores.directory import DirectoryStore
 
+pytestmark = pytest.mark.privileges
+
 DAMAGES = ("delete", "truncate", "empty", "flip", "sly", "directory", "symlink", "older", "touch")
 
 

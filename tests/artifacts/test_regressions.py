@@ -13,6 +13,8 @@ import pytest
 from tests.artifacts.test_artifacts import as_somebody
 from tests.conftest import Project
 
+pytestmark = pytest.mark.privileges
+
 NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
 
 
@@ -424,6 +426,7 @@ def test_read_only_directories_come_back_as_they_were(project: Project) -> None:
     project.pipeline(pipeline(step("a", script, "artifacts: [d]"), step("b", "test -e ok")))
     assert as_somebody(project, "run", "pipeline.yaml", "--id", "r").returncode == 1
     (project.root / "ok").touch()
+    (project.root / "d" / "ro").chmod(0o755)  # else only root could remove what is in it
     shutil.rmtree(project.root / "d")
 
     done = as_somebody(project, "resume", "r")

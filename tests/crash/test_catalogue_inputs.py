@@ -25,6 +25,8 @@ from tests.artifacts.test_artifacts import as_somebody
 from tests.conftest import Project, eventually
 from tests.wrong_clock import SetClock
 
+pytestmark = pytest.mark.privileges
+
 DAY = 86400
 PIPELINE = """\
 steps:
@@ -234,11 +236,9 @@ def modes(project: Project) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.scenario("M3")
-@pytest.mark.parametrize("whose", ["mine", "another's"])
+@pytest.mark.parametrize("whose", ["mine", pytest.param("another's", marks=pytest.mark.needs_root("to give files away"))])
 def test_state_that_may_not_be_read_is_said_and_left_alone(project: Project, whose: str) -> None:
     """No permission is no damage and no fresh start: exit 6, with modes, owners and files as they were."""
-    if whose != "mine" and os.geteuid() != 0:
-        pytest.skip("only root can give files away")
     run = failed_run(project)
     if whose == "mine":
         (run / "journal-0001.jsonl").chmod(0)
@@ -272,11 +272,10 @@ def test_what_a_whole_run_writes_is_private_whatever_the_umask(project: Project)
     assert len([path for path in found if "/objects/" in path or "/logs/" in path]) >= 3
 
 
+@pytest.mark.needs_root("to mount")
 @pytest.mark.scenario("M5")
 def test_doctor_warns_of_state_in_a_layer_of_a_container(project: Project) -> None:
     """What is written there is gone with the container, however well it was synced."""
-    if os.geteuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("only root can mount, and only where there is unshare")
     mount = (
         "mkdir m && mount -t tmpfs tmpfs m && cd m && mkdir lower upper work all && "
         "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all"

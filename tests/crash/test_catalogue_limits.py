@@ -24,8 +24,9 @@ from tests.crash.test_unwritable import STATE_ERROR, check_honest
 from tests.engine.test_runs import note, pipeline, step
 
 STRACE = shutil.which("strace")
-needs_strace = pytest.mark.skipif(STRACE is None, reason="strace makes the kernel's answers")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes the kernel's answers")
+needs_root = pytest.mark.needs_root("to mount")
+pytestmark = pytest.mark.privileges
 
 HOLD = note("while ! test -e go; do sleep 0.02; done")
 

@@ -29,8 +29,9 @@ from tests.engine.test_processes import census
 from tests.engine.test_runs import note, pipeline, step
 
 STRACE = shutil.which("strace")
-needs_strace = pytest.mark.skipif(STRACE is None, reason="strace makes the kernel's answers")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and make namespaces")
+needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes the kernel's answers")
+needs_root = pytest.mark.needs_root("to mount and to make namespaces")
+pytestmark = pytest.mark.privileges
 
 HOLD = note("while ! test -e go; do sleep 0.02; done")
 

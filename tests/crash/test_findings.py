@@ -22,7 +22,8 @@ from tests.crash.figures import figure
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'
-ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
+ROOT = pytest.mark.needs_root("to make namespaces")
+pytestmark = pytest.mark.privileges
 
 
 @pytest.mark.scenario("A7")

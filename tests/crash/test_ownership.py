@@ -166,6 +166,7 @@ def test_a_stopped_owner_is_still_the_owner(project: Project, owner: subprocess.
     assert project.ledger() == ["hold"]
 
 
+@pytest.mark.privileges
 @pytest.mark.scenario("F7")
 def test_a_zombie_owner_is_dead(project: Project, owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)
@@ -179,6 +180,7 @@ def test_a_zombie_owner_is_dead(project: Project, owner: subprocess.Popen[str]) 
     owner.communicate()
 
 
+@pytest.mark.needs_root("to choose the pid of a process")
 @pytest.mark.scenario("F6")
 def test_a_stranger_with_the_owners_pid_is_not_the_owner(project: Project, owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)
@@ -214,6 +216,7 @@ def _process_with_pid(wanted: int) -> int:
     pytest.skip("other processes keep taking the pid")
 
 
+@pytest.mark.privileges
 @pytest.mark.scenario("H2", "H3")
 def test_the_orphan_of_a_killed_owner_is_ended_not_adopted(project: Project, owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)

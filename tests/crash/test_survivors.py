@@ -23,7 +23,8 @@ from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.wrong_clock import SetClock
 
-ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
+ROOT = pytest.mark.needs_root("to make namespaces")
+pytestmark = pytest.mark.privileges
 
 
 def test_a_letter_is_there_until_what_it_says_is_recorded(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from rerail.processes import MARKS
 from tests.conftest import Project, eventually
 from tests.engine.test_runs import note, pipeline, step
 
+pytestmark = pytest.mark.privileges
+
 # A daemon by the book: own session, forked twice, deaf, holding the step's output open.
 DAEMON = """\
 setsid bash -c 'trap "" INT TERM HUP; (trap "" INT TERM HUP; echo daemon >> "$LEDGER"; while :; do sleep 0.1; done) & wait' &

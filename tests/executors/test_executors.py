@@ -13,6 +13,8 @@ from rerail.core.masking import Mask
 from rerail.executors.local import LocalExecutor
 from rerail.testing import ExecutorContract
 
+pytestmark = pytest.mark.privileges
+
 
 @pytest.fixture(params=[True, False], ids=["in-place", "in-threads"])
 def executor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalExecutor]:

@@ -16,6 +16,8 @@ from rerail.stores.directory import DirectoryStore
 from rerail.stores.locate import locate
 from rerail.stores.memory import MemoryStore
 
+pytestmark = pytest.mark.privileges
+
 
 class TestDirectoryStore(testing.SharedStoreContract):
     @pytest.fixture
