@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 from rerail.core import holes, shelltext, shellvalues
 
-SHELLS = [shell for shell in ("bash", "dash") if shutil.which(shell)]
+SHELLS = [shell for shell in ("bash", "dash", "busybox") if shutil.which(shell)]
+COMMANDS = {"busybox": ("busybox", "sh")}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40) | st.lists(
     st.sampled_from("'\"$`\\ \n\t*?[]{}()<>|&;!#~=-EOF aé\U0001f600"), max_size=25
 ).map("".join)
@@ -79,7 +81,7 @@ def deliver(template: str, value: str, shell: str, cwd: Path | None = None) -> b
     places = shelltext.slots(literals)
     script, variables = shellvalues.fill(places, [value] * len(places.slots))
     done = subprocess.run(
-        [shell, "-e", "-c", script],
+        [*COMMANDS.get(shell, (shell,)), "-e", "-c", script],
         env={"PATH": os.environ["PATH"], "HOME": "/nowhere", "LC_ALL": "C.UTF-8", **variables},
         capture_output=True,
         cwd=cwd,
@@ -146,7 +148,7 @@ def test_only_numbers_stand_where_the_shell_calculates(template: str) -> None:
 
     assert places.slots == ["arithmetic"]
     assert shellvalues.fill(places, ["12"])[0] == template.replace("V", "12")
-    for bad in ("a[$(id)]", "1; id", "x", "", "1.5", "9" * 30):
+    for bad in ("a[$(id)]", "1; id", "x", "", "1.5", "9" * 30, str(2**63)):
         with pytest.raises(ValueError, match="whole number"):
             shellvalues.fill(places, [bad])
 
@@ -259,7 +261,8 @@ def test_whatever_the_lexer_makes_of_a_script_no_value_runs(template: str, shell
         except ValueError:
             continue
         env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **variables}
-        subprocess.run([shell, "-c", script], env=env, capture_output=True, cwd=tmp_path, check=False, timeout=20)
+        command = [*COMMANDS.get(shell, (shell,)), "-c", script]
+        subprocess.run(command, env=env, capture_output=True, cwd=tmp_path, check=False, timeout=20)
         assert list(tmp_path.iterdir()) == [], payload
 
 
@@ -323,7 +326,7 @@ PROSE = [
 def test_prose_and_code_are_no_danger(value: str) -> None:
     for script in (
         "export LANG=C; printf '[%s]' V",
-        "while read -r l; do :; done </dev/null; ((1)); printf '[%s]' \"V\"",
+        "while read -r l; do :; done </dev/null; echo $((1 + 1)) >/dev/null; printf '[%s]' \"V\"",
     ):
         assert deliver(script, value, "bash").decode() == f"[{value}]"
 
@@ -339,6 +342,60 @@ def test_numbers_in_arithmetic_are_decimal(shell: str) -> None:
     assert deliver("printf %s $((V + 1))", "010", shell) == b"11"
     assert deliver("printf %s $((V + 1))", "08", shell) == b"9"
     assert deliver("printf %s $((0 - V))", "-0", shell) == b"0"
+
+
+# Every place where a number may stand, and what it makes of it.
+NUMBERS: dict[str, Callable[[int], int]] = {
+    "echo $((V))": lambda n: n,
+    "echo $(( V + 1 ))": lambda n: n + 1,
+    "echo $((1+V))": lambda n: 1 + n,
+    "echo $((1-V))": lambda n: 1 - n,
+    "echo $((-V))": lambda n: -n,
+    "echo $((V-1))": lambda n: n - 1,
+    "echo $((3*V))": lambda n: 3 * n,
+    "echo $((1?V:0))": lambda n: n,
+    "echo $((0?1:V))": lambda n: n,
+    "echo $(( ${x:-V} ))": lambda n: n,
+    "echo $(( ${x-V} ))": lambda n: n,
+    'echo "$((V))"': lambda n: n,
+    "cat <<EOF\n$((V))\nEOF": lambda n: n,
+    "n=V; echo $((n))": lambda n: n,
+    "echo V": lambda n: n,
+}
+BASH_NUMBERS: dict[str, Callable[[int], int]] = {
+    "echo $[V]": lambda n: n,
+    "echo $[1-V]": lambda n: 1 - n,
+    "let x=V || :; echo $x": lambda n: n,
+    "let x=1-V || :; echo $x": lambda n: 1 - n,
+    "let x=1?V:0 || :; echo $x": lambda n: n,
+    "let x=0?1:V || :; echo $x": lambda n: n,
+    "let 'x = 1 - V' || :; echo $x": lambda n: 1 - n,
+    "((x = V)) || :; echo $x": lambda n: n,
+    "((x=1-V)) || :; echo $x": lambda n: 1 - n,
+    "declare -i x=V; echo $x": lambda n: n,
+    "if [[ V -lt 0 ]]; then echo 1; else echo 0; fi": lambda n: int(n < 0),
+    "if [[ 0 -gt 'V' ]]; then echo 1; else echo 0; fi": lambda n: int(n < 0),
+    "n=V; if (( n < 0 )); then echo 1; else echo 0; fi": lambda n: int(n < 0),
+    "for ((i=V; i<=V; i++)); do echo $i; done": lambda n: n,
+    "x=0123456789; echo ${x:V:1}": lambda n: range(10)[n],
+    "x=(0 1 2 3 4 5 6 7 8 9); echo ${x[V]}": lambda n: range(10)[n],
+    "x=(0 1 2 3 4 5 6 7 8 9); echo ${x[@]:V:1}": lambda n: range(10)[n],
+    "x[V+10]=7; echo ${x[V+10]}": lambda n: 7,
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("number", [0, 1, 7, -1, -5])
+def test_a_whole_number_can_stand_wherever_the_shell_calculates(shell: str, number: int) -> None:
+    places = {**NUMBERS, **(BASH_NUMBERS if shell == "bash" else {})}
+    for template, expected in places.items():
+        assert deliver(template, str(number), shell).decode().strip() == str(expected(number)), template
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_largest_whole_numbers_are_exact(shell: str) -> None:
+    for number in (2**63 - 1, -(2**63) + 1):
+        assert deliver("echo $((V))", str(number), shell).decode().strip() == str(number)
 
 
 @pytest.mark.scenario("V4")

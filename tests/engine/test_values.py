@@ -142,3 +142,94 @@ steps:
     assert "a: $RERAIL_PROGRESS line 2: not JSON" in done.stderr
     assert 'a: $RERAIL_PROGRESS line 3: not like {"done": 3, "total": 18}' in done.stderr
     assert "line 1" not in done.stderr
+
+
+COUNTING = {
+    "a param": (
+        "params: {n: {required: true}}",
+        "n=${{ params.n }}\n      if (( n > 3 )); then echo many; fi",
+        "params.n",
+    ),
+    "a seed": ("params: {n: {required: true}}", "x=1; SRANDOM=$x; : ${{ params.n }}", "params.n"),
+    "a name": ("params: {n: {required: true}}", 'x=${{ params.n }}; printf "$x" hello', "params.n"),
+}
+
+
+@pytest.mark.scenario("J7")
+@pytest.mark.parametrize("value", ['a["$(touch pwned)"]', "a[.`touch pwned`]", "-va[$(touch pwned)]"])
+@pytest.mark.parametrize("where", COUNTING)
+def test_a_param_does_not_run_where_a_script_calculates(project: Project, where: str, value: str) -> None:
+    params, script, expression = COUNTING[where]
+    project.pipeline(f"{params}\nsteps:\n  - run: |\n      {script}\n      echo reached >> $LEDGER\n")
+    failed = project.rerail("run", "pipeline.yaml", "-p", f"n={value}", check=1)
+
+    assert f"`{expression}`: the value holds a subscript with a command in it" in failed.stderr
+    assert "type: integer" in failed.stderr
+    assert project.ledger() == []
+    assert not (project.root / "pwned").exists()
+
+
+@pytest.mark.scenario("J7")
+def test_outputs_items_and_env_do_not_run_where_a_script_calculates(project: Project) -> None:
+    (project.root / "payload").write_text('n=x["$(touch pwned)"]\n')
+    (project.root / "names").write_text('a["$(touch pwned)"]\n')
+    project.pipeline(
+        """
+steps:
+  - {id: gen, run: 'cat payload >> "$RERAIL_OUTPUT"'}
+  - {id: output, allow_failure: true, run: 'total=${{ steps.gen.outputs.n }}; [[ $total -gt 3 ]] || true'}
+  - {id: env, allow_failure: true, env: {N: "${{ steps.gen.outputs.n }}"}, run: 'echo $(( N + 1 ))'}
+  - id: items
+    allow_failure: true
+    map: {over: {lines: names}}
+    steps: [{run: 'for w in ${{ item }}; do [[ $w -eq 3 ]] && echo three; done; true'}]
+  - id: variable
+    allow_failure: true
+    map: {over: ["$(touch pwned)"]}
+    steps: [{run: 'x=([$RERAIL_ITEM]=1)'}]
+"""
+    )
+    done = project.rerail("run", "pipeline.yaml")
+
+    assert not (project.root / "pwned").exists()
+    assert "`steps.gen.outputs.n`: the value holds" in done.stderr
+    assert "env `N`: the value holds" in done.stderr
+
+
+def test_numbers_are_the_way_into_arithmetic(project: Project) -> None:
+    project.pipeline(
+        """
+params: {n: {type: integer, default: -5}, f: {type: number, default: 2.5}}
+steps:
+  - {id: gen, run: 'echo count=7 >> "$RERAIL_OUTPUT"'}
+  - id: use
+    run: |
+      n=${{ params.n }}; count=${{ steps.gen.outputs.count }}
+      if (( n < 0 )) && [[ $count -gt 3 ]]; then echo "$(( 1-${{ params.n }} + count )) ${{ params.f }}" >> $LEDGER; fi
+      echo $(( ${{ params.f | round | int }} + 1 )) >> $LEDGER
+  - {id: float, run: 'echo $(( ${{ params.f }} + 1 ))'}
+"""
+    )
+    failed = project.rerail("run", "pipeline.yaml", check=1)
+
+    assert project.ledger() == ["13", "2.5", "3"]
+    assert "`params.f`: only a whole number of up to 64 bits can stand where the shell calculates" in failed.stderr
+    refused = project.rerail("run", "pipeline.yaml", "-p", 'n=a["$(touch pwned)"]')
+    assert "must be of type integer" in refused.stderr
+    assert not (project.root / "pwned").exists()
+
+
+@pytest.mark.scenario("J7")
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{run: 'true', checks: ['(( N > 3 )) || true']}",
+        "{map: {over: {command: '(( N )) || true', as: lines}}, steps: [{run: x}]}",
+    ],
+)
+def test_values_do_not_run_in_checks_and_lists_either(project: Project, step: str) -> None:
+    project.pipeline(f'params: {{n: {{required: true}}}}\nenv: {{N: "${{{{ params.n }}}}"}}\nsteps: [{step}]\n')
+    failed = project.rerail("run", "pipeline.yaml", "-p", 'n=a["$(touch pwned)"]', check=1)
+
+    assert "env `N`: the value holds a subscript" in failed.stderr
+    assert not (project.root / "pwned").exists()

@@ -13,6 +13,8 @@ from rerail.core.model import Action, Artifact, Python, Run, Step, Write
 from rerail.core.state import RunState, Unit
 from rerail.core.template import ExpressionError, Scope
 
+ITEM = "RERAIL_ITEM"  # the variable that holds an item as JSON
+
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt is made of. `values` are those the script refers to by name."""
@@ -50,10 +52,10 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
     cwd = template.render(step.cwd, inner)
     match step.action:
         case Run(script=script):
-            for name, value in env.items():
-                if holes.has_holes(value) and shellvalues.may_run(settled[name], script):
-                    raise ExpressionError(f"env `{name}`: {shellvalues.WHY_REFUSED}")
-            text, values = shell(script, inner)
+            given = {name: settled[name] for name, value in env.items() if holes.has_holes(value)}
+            if "item" in scope.more and ITEM in script:
+                given[ITEM] = msgspec.json.encode(scope.more["item"]).decode()
+            text, values = shell(script, inner, given)
             return Rendered(action=Run(script=text), env=settled, cwd=cwd, values=values)
         case Python(target=target, arguments=arguments):
             action: Action = Python(target=target, arguments=template.render_value(arguments, inner))
@@ -88,15 +90,21 @@ def _as_name(value: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", value)
 
 
-def shell(script: str, scope: Scope) -> tuple[str, dict[str, str]]:
-    """A script with its expressions evaluated, and the values it refers to."""
+def mentioned(env: Mapping[str, str], script: str) -> dict[str, str]:
+    """The variables of an environment that a script refers to by name."""
+    return {name: value for name, value in env.items() if name in script}
+
+
+def shell(script: str, scope: Scope, env: Mapping[str, str] = {}) -> tuple[str, dict[str, str]]:
+    """A script with its expressions evaluated, and the values it refers to; `env` has those of its environment."""
     pieces = holes.split(script)
     literals = [literal for literal, _, _ in pieces]
     expressions = [expression for _, expression, _ in pieces if expression is not None]
     values = [template.as_text(template.evaluate(expression, scope)) for expression in expressions]
     try:
-        return shellvalues.fill(shelltext.slots(literals), values)
+        return shellvalues.fill(shelltext.slots(literals), values, env)
     except shelltext.Misplaced as error:
         raise ExpressionError(f"`{expressions[error.index]}`: {error}") from None
-    except ValueError as error:
-        raise ExpressionError(str(error)) from None
+    except shellvalues.Refused as error:
+        subject = f"env `{error.env}`" if error.env else f"`{expressions[error.index]}`"
+        raise ExpressionError(f"{subject}: {error}") from None

@@ -10,13 +10,19 @@ import re
 
 _DECLARING = ("declare", "typeset", "local", "export", "readonly")
 _NAMING = (*_DECLARING, "unset", "read", "mapfile", "readarray", "let")
-_NAME_OPTIONS = {("-v", "test"), ("-v", "["), ("-v", "[["), ("-v", "printf"), ("-p", "wait")}
+_NAME_OPTIONS = {("-v", "test"), ("-v", "["), ("-v", "[["), ("-v", "printf"), ("-p", "wait"), ("-np", "wait")}
+_GLUED_OPTIONS = {("-v", "printf"), ("-p", "wait")}
 _PREFIXES = frozenset("if then else elif while until do ! time command builtin exec env coproc {".split())
 _COMPARED = re.compile(r"(?<!\S)-(eq|ne|lt|le|gt|ge)(?!\S)")
 _ENDS_WORD = re.compile(r"[\s;&|<>]")
 _SUBSCRIBED = re.compile(r"(?:^|[=(])[A-Za-z_]\w*\[|^\$\[|\(\[|=\(?\[")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_NUMBERED = re.compile(r"(?:RANDOM|OPTIND|SECONDS|LINENO)=$")
+_NUMBERED = re.compile(r"(?:S?RANDOM|OPTIND|SECONDS|LINENO|HISTCMD)\+?=$")
+_SHELL = r"(?:^|[\s;&|(){}`])(?:\S*/|busybox[ \t]+)?(?:ba|da|a|k|mk|z)?sh(?:[ \t]+[-+][\w-]+|[ \t]+-o[ \t]+\w+)*"
+_BEFORE_EVALUATED = re.compile(
+    rf"(?:{_SHELL}[ \t]+-\w*c(?:[ \t]+--)?|(?:^|[\s;&|(){{}}`])(?:trap(?:[ \t]+--)?|eval(?:[ \t]+[^;&|\n]*)?))[ \t]+\Z"
+)
+_BEFORE_SHELL_INPUT = re.compile(rf"{_SHELL}(?:[ \t]+[\w./-]+)*[ \t]*<<-?[ \t]*\Z")
 
 WINDOW = 4000  # characters that are looked at around a place
 
@@ -75,9 +81,30 @@ class Surroundings:
         before = words if not last else words[:-1]
         if before and (before[-1], words[0]) in _NAME_OPTIONS:
             return True
+        if any(words[0] == command and last.strip("'\"") == option for option, command in _GLUED_OPTIONS):
+            return True
         if words[0] not in _NAMING or (before and before[-1][:1] in "<>"):
             return False
         return not _ASSIGNMENT.match(last.strip("'\"")) and "<" not in last
+
+    def is_evaluated(self, at: int, quoted_from: int) -> bool:
+        """Whether this is part of a text that the script has evaluated: with `eval`, `trap` or a shell's `-c`.
+
+        An expression that is the whole text is meant to be run.
+        """
+        start = _word_start(self._text, quoted_from)
+        before = _BEFORE_EVALUATED.search(self._text[max(start - WINDOW, 0) : start])
+        if before is None:
+            return False
+        quote = self._text[quoted_from : quoted_from + 1] if quoted_from < at else ""
+        whole = start == quoted_from and at == quoted_from + len(quote)
+        after = self._text[at + 1 : at + 2 + len(quote)]
+        ends = after[: len(quote)] == quote and (_ENDS_WORD.match(after[len(quote) :]) or len(after) == len(quote))
+        return not (whole and ends and ("eval" not in before[0] or before[0].split() == ["eval"]))
+
+    def is_shell_input(self, at: int) -> bool:
+        """Whether the here-document whose delimiter stands here is what a shell will read."""
+        return _BEFORE_SHELL_INPUT.search(self._text[max(at - WINDOW, 0) : at]) is not None
 
     def _command(self, at: int, quoted_from: int) -> str:
         """The command that a place belongs to, as far as it has been read; what is quoted is not taken apart."""
@@ -95,6 +122,15 @@ def _words(command: str) -> list[str]:
             words.pop(0)
         words.pop(0)
     return words
+
+
+def _word_start(text: str, at: int) -> int:
+    """Where the word begins that goes on here, quoted parts included."""
+    first = max(at - WINDOW, 0)
+    while at > first and not _ENDS_WORD.match(text[at - 1]):
+        opened = text.rfind(text[at - 1], first, at - 1) if text[at - 1] in "'\"" else -1
+        at = opened if opened >= 0 else at - 1
+    return at
 
 
 def _open_bracket(word: str) -> bool:

@@ -34,10 +34,14 @@ _ORDINARY_SINGLE = re.compile(r"[^\0\\']+")
 
 
 class Places(msgspec.Struct, frozen=True):
-    """A script with a mark for every expression, and where each of them stands."""
+    """A script with a mark for every expression, and where each of them stands.
+
+    `evaluated` has the numbers of those that are part of a text which the script has evaluated.
+    """
 
     text: str
     slots: list[Place]
+    evaluated: frozenset[int] = frozenset()
 
 
 class Misplaced(ValueError):
@@ -64,7 +68,7 @@ def slots(literals: Sequence[str]) -> Places:
     text = lexer.text
     for start, end, new in sorted(lexer.edits, reverse=True):
         text = text[:start] + new + text[end:]
-    return Places(text, found)
+    return Places(text, found, frozenset(lexer.evaluated))
 
 
 class _Lexer:
@@ -73,6 +77,7 @@ class _Lexer:
     def __init__(self, text: str, at: int = 0, end: int | None = None, frame: str = "script") -> None:
         self.text = text
         self.edits: list[tuple[int, int, str]] = []  # what is rewritten: from, to, by what
+        self.evaluated: set[int] = set()
         self._text = text
         self._end = len(text) if end is None else end
         self._at = at
@@ -334,8 +339,11 @@ class _Lexer:
                 self._unquote(document, body)
             elif not document.quoted:
                 inner = _Lexer(self._text, self._at, end, "heredoc")
-                inner._slots, inner.edits = self._slots, self.edits
+                inner._slots, inner.edits, inner.evaluated = self._slots, self.edits, self.evaluated
+                before = len(self._slots)
                 inner.slots()
+                if self._around.is_shell_input(document.start):
+                    self.evaluated.update(range(before, len(self._slots)))
             self._at = after
         frame.pending = ()
 
@@ -349,6 +357,8 @@ class _Lexer:
             if (new := escaped(piece)) != piece:
                 self.edits.append((here, here + len(piece), new))
             here += len(piece) + 1
+        if self._around.is_shell_input(document.start):
+            self.evaluated.update(range(len(self._slots), len(self._slots) + body.count(MARK)))
         self._slots += ["double"] * body.count(MARK)
 
     def _hole(self, place: Place) -> None:
@@ -362,6 +372,8 @@ class _Lexer:
             place = "arithmetic"
         elif place != "arithmetic" and not in_document and self._around.is_name(self._at, quoted_from):
             raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
+        elif not in_document and self._around.is_evaluated(self._at, quoted_from):
+            self.evaluated.add(len(self._slots))
         self._slots.append(place)
         self._at += 1
 

@@ -2,100 +2,91 @@
 
 A value is always handed over as a variable, never written into the script (but for numbers where the shell calculates).
 So whatever the lexer makes of a script, no value is parsed as shell. What is left is that shells evaluate the content of
-a variable where they calculate and where they take names: `a[$(cmd)]` runs. The lexer knows most of these places; for
-the others a value that could run there is refused in any script that calculates or takes names at all.
+a variable where they calculate, where they take names, and where a script asks for it. The lexer knows most of these
+places; `shellevaluation` does not depend on that.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rerail.core.shellevaluation import danger, is_expanded
 from rerail.core.shelltext import MARK, Places
 
 VARIABLE = "RERAIL_VALUE_"
 
 # How a variable V is referred to in each place: quotes are closed around it and opened again.
 _REFERENCES = {"bare": '"V"', "double": "V", "single": "'\"V\"'", "ansi": "'\"V\"$'"}
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
+MOST = 2**63 - 1
+
+_NUMBER = re.compile(r"-?[0-9]{1,40}")
 _LONE_DOLLAR = re.compile(r"(?:^|[^\\$])(?:\\\\)*(?:\$\$)*\$$")
 
-_EVALUATING = re.compile(
-    r"\(\(|\$\[|\[\[|\w\[|=\(|\$\{!|\$\{[^}\n]*?(?::(?![-=?+])|@P)|\s-v\s|\bwait\s+-p\b|\b(?:RANDOM|OPTIND|SECONDS|LINENO|HISTCMD)="
-    r"|\b(?:let|declare|typeset|local|export|readonly|read|unset|mapfile|readarray|getopts)\b"
-)
-_DECLARING = r"\b(?:declare|typeset|local|export|readonly)\b"
-_LISTING = re.compile(rf"{_DECLARING}[^\n]*?\s-\w*[aA]|=\([\s\S]*?{_DECLARING}")
-_NAMED_BY_SCRIPT = re.compile(
-    r"(?:\b(?:unset|let|read|mapfile|readarray|printf\s+-v|test\s+-v|\[\s+-v)|"
-    rf"{_DECLARING})[^\n;&|]*?\w\[[^\]\n]*[$\0]|@P\}}"
-)
-_ARITHMETIC = re.compile(r"[\w\s+*/%<>=!~&|^?:,()\[\]$@#-]*", re.ASCII)
-_BRACKETS_AND_COMMANDS = re.compile(r"\[|\]|\$\(|`|\$\{")
-_COMMAND = re.compile(r"\$\(|`|\$\{")
-_LIST = re.compile(r"\s*\((?:[^$`<>]|[$<>](?!\())*(?:[$<>]\(|`)")
-_TWO_WORDS = re.compile(r"\w\s+\w")
+_PLAIN = re.compile(r"[\w@%+=:,./-]*")
 
-
-WHY_REFUSED = (
-    "the value looks like a subscript or a list with a command in it, which a shell may run in a script that calculates"
-    " or takes names; hand it over in a file"
+_WHY_EVALUATED = (
+    "the value would be parsed as shell, because it is part of a text that the script has evaluated (`eval`, `trap`,"
+    " `sh -c`). Put it into a variable and let that text refer to the variable in quotes"
 )
 
 
 class Refused(ValueError):
-    """A value that would be delivered unharmed but could run where the shell evaluates variables."""
+    """A value that would be delivered unharmed but could run; `index` counts the expressions, `env` names a variable."""
+
+    def __init__(self, why: str, *, index: int = -1, env: str = "") -> None:
+        super().__init__(why)
+        self.index = index
+        self.env = env
 
 
-def may_run(value: str, script: str) -> bool:
-    """Whether a shell could execute something in this value, should it ever calculate with it or take it for a name."""
-    if _LIST.match(value) and _LISTING.search(script):
-        return True
-    if _COMMAND.search(value) and _NAMED_BY_SCRIPT.search(script):
-        return True  # as in unset "m[$value]"
-    return _has_live_subscript(value) and _EVALUATING.search(script) is not None
+def fill(places: Places, values: Sequence[str], env: Mapping[str, str] = {}) -> tuple[str, dict[str, str]]:
+    """The script to run and the variables it refers to; Refused for a value that cannot stand in its place.
 
-
-def _has_live_subscript(value: str) -> bool:
-    """Whether it is arithmetic as far as a name with a subscript that holds a command."""
-    arithmetic = _ARITHMETIC.match(value)
-    depth, opening = 0, 0
-    for found in _BRACKETS_AND_COMMANDS.finditer(value, 0, arithmetic.end() + 1 if arithmetic else 0):
-        if found[0] == "[":
-            opening = opening if depth else found.start()
-            depth += 1
-        elif found[0] == "]":
-            depth = max(depth - 1, 0)
-        elif depth:
-            before = value[:opening]
-            # Two words in a row are no arithmetic: prose never gets that far.
-            return (before[-1:].isidentifier() and not _TWO_WORDS.search(before)) or before[-1:].isdigit()
-    return False
-
-
-def fill(places: Places, values: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The script to run and the variables it refers to; ValueError for a value that cannot stand in its place."""
+    `env` has the values among the variables of the environment: they can run just as well.
+    """
     literals = places.text.split(MARK)
     script, variables = [literals[0]], {}
+    delivered = []
     for number, (place, value, literal) in enumerate(zip(places.slots, values, literals[1:], strict=True)):
         name = f"{VARIABLE}{number}"
         if MARK in value:
-            raise ValueError("the value holds a NUL character, which no shell can hold")
+            raise Refused("the value holds a NUL character, which no shell can hold", index=number)
         if place == "arithmetic":
-            script.append(_number(value, script[-1]))
+            script.append(_number(value, script[-1], number))
         elif place != "comment":
-            if may_run(value, places.text):
-                raise Refused(WHY_REFUSED)
+            if number in places.evaluated and not _PLAIN.fullmatch(value):
+                raise Refused(_WHY_EVALUATED, index=number)
             if place in ("bare", "double") and _LONE_DOLLAR.search(script[-1]):
                 script[-1] = script[-1][:-1] + "\\$"  # it would make `$$` or `$"` of what follows
             variables[name] = value
+            delivered.append(number)
             script.append(_REFERENCES[place].replace("V", f"${{{name}}}"))
         script.append(literal)
-    return "".join(script), variables
+    text = "".join(script)
+    for name in env:
+        if is_expanded(name, env[name]):
+            raise Refused(
+                "the value holds a command, which a shell would run: it expands this variable by itself", env=name
+            )
+    found = danger(text, [*variables.values(), *env.values()])
+    if found is not None and found.index < len(delivered):
+        raise Refused(found.why, index=delivered[found.index])
+    if found is not None:
+        raise Refused(found.why, env=list(env)[found.index - len(delivered)])
+    return text, variables
 
 
-def _number(value: str, before: str) -> str:
-    if not _NUMBER.fullmatch(value):
-        raise ValueError("only a whole number can stand where the shell calculates")
-    number = str(int(value))  # 010 means ten, whatever a shell would make of it
-    return f" {number}" if number[0] == "-" and before[-1:] in (":", "-", "+") else number
+def _number(value: str, before: str, index: int) -> str:
+    """A number as it is written where the shell calculates, without blanks: they would end a word of `let`."""
+    if not _NUMBER.fullmatch(value) or abs(int(value)) > MOST:
+        raise Refused(
+            "only a whole number of up to 64 bits can stand where the shell calculates (use `| int` or `| round | int`)",
+            index=index,
+        )
+    number = int(value)  # 010 means ten, whatever a shell would make of it
+    if number < 0 and before[-1:] == ":":
+        return f"0{number}"  # ${x:-5} would be a default
+    if number < 0 and before[-1:] in ("-", "+") and before[-2:] not in (":-", ":+"):
+        return f"~{-number - 1}"  # x--5 would count down; this is the same number
+    return str(number)

@@ -13,7 +13,7 @@ from rerail.core.events import Failure, Verdict
 from rerail.core.items import around
 from rerail.core.masking import Mask
 from rerail.core.model import Call, Run, Step
-from rerail.core.render import Rendered, StepResults, rendered, shell
+from rerail.core.render import Rendered, StepResults, mentioned, rendered, shell
 from rerail.core.retry import Symptoms, patterns
 from rerail.core.state import RunState, Unit
 from rerail.core.template import Scope
@@ -117,7 +117,7 @@ def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, K
         script = check
         values: dict[str, str] = {}
         if step.dynamic:
-            script, values = shell(check, view.of(task))
+            script, values = shell(check, view.of(task), mentioned(attempt.env, check))
         of_check = msgspec.structs.replace(
             attempt, action=Run(script=script), values=values, channel=f"{attempt.channel}.check-{number}"
         )

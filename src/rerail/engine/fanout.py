@@ -18,7 +18,7 @@ from rerail.core import listing as lists
 from rerail.core.items import Items, allowed_failures, parent_of
 from rerail.core.listing import Listing, ListingError
 from rerail.core.model import Map, Run
-from rerail.core.render import shell
+from rerail.core.render import mentioned, shell
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError
 from rerail.core.values import Usage
@@ -105,8 +105,8 @@ class MapRun(Controller):
         number = self.state.unit(self.unit).attempts
         scope = self.desk.view.of(self.task)
         try:
-            script, values = shell(self.action.over.value, scope)
             attempt = attempt_of(self.desk.job, self.task, self.state, number, self.desk.view)
+            script, values = shell(self.action.over.value, scope, mentioned(attempt.env, self.action.over.value))
             attempt = msgspec.structs.replace(
                 attempt,
                 action=Run(script=script),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rerail.core import holes, shelltext, template
+from rerail.core.render import ITEM
 from rerail.core.template import Known
 from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems
@@ -25,7 +26,10 @@ class Expressions:
 
     def script(self, node: Node | None) -> None:
         """A text that a shell will read."""
-        if node is None or not isinstance(node.value, str) or not holes.has_holes(node.value):
+        if node is None or not isinstance(node.value, str):
+            return
+        self.found = self.found or ITEM in node.value  # it gets a value, too, which is looked at before it runs
+        if not holes.has_holes(node.value):
             return
         if len(node.value) > MAX_SCRIPT:
             self._problems.add(node, f"a script with expressions may have {MAX_SCRIPT} characters, not {len(node.value)}")
