@@ -7,29 +7,23 @@ about to run.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from rerail.core import holes
+from rerail.core import holes, sandbox
+from rerail.core.sandbox import FILTERS, TESTS
 
-MAX_TEXT = 2_000_000
+ExpressionError = sandbox.ExpressionError
+as_text = sandbox.as_text
+
 MAX_EXPRESSION = 2_000
-FILTERS = tuple(
-    "abs default dictsort first float int items join last length list lower map max min reject rejectattr replace"
-    " reverse round select selectattr sort string sum title tojson trim unique upper".split()
-)
 ROOTS = ("params", "env", "steps", "item", "loop", "run")
 LOOP_NAMES = ("iteration",)
 RUN_NAMES = ("id", "dir", "status")
 STEP_NAMES = ("outputs", "status", "exit_code")
 _PATH = re.compile(r"(?:params|env|steps|run|item|loop)(?:\.[A-Za-z_]\w*)+", re.ASCII)
-
-
-class ExpressionError(ValueError):
-    """An expression that is wrong, or has no value."""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,56 +47,6 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     def names(self) -> dict[str, Any]:
         return {"params": self.params, "env": self.env, "steps": self.steps, "run": self.run, **self.more}
-
-
-@cache
-def _environment() -> Any:
-    """The sandbox; imported on first use, because most pipelines start without it."""
-    from jinja2 import StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset(["**", "*", "%", "+"])
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if operator == "**" and (abs(right) > 1000 or abs(left) > 10**6):
-                raise ExpressionError("the power is too large")
-            if operator == "*" and (isinstance(left, str | list | tuple) or isinstance(right, str | list | tuple)):
-                raise ExpressionError("text and lists cannot be multiplied")
-            if operator == "%" and isinstance(left, str):
-                raise ExpressionError("text cannot be formatted with %; use ~ to join")
-            result = super().call_binop(context, operator, left, right)
-            if isinstance(result, str) and len(result) > MAX_TEXT:
-                raise ExpressionError("the text is too long")
-            return result
-
-        def getattr(self, obj: Any, attribute: str) -> Any:
-            # An output called `items` or `count` is that output, not a method of dictionaries.
-            if isinstance(obj, Mapping) and attribute in obj:
-                return obj[attribute]
-            return super().getattr(obj, attribute)
-
-        def is_safe_callable(self, obj: Any) -> bool:
-            return getattr(obj, "__name__", "") in _METHODS
-
-    sandbox = Sandbox(undefined=StrictUndefined)
-    sandbox.filters = {name: sandbox.filters[name] for name in FILTERS}
-    sandbox.filters["tojson"] = as_text
-    sandbox.filters["replace"] = _replaced
-    sandbox.globals.clear()
-    return sandbox
-
-
-def _replaced(text: Any, old: str, new: str) -> str:
-    whole = str(text)
-    if whole.count(old) * len(new) + len(whole) > MAX_TEXT:
-        raise ExpressionError("the text is too long")
-    return whole.replace(old, new)
-
-
-_METHODS = frozenset(
-    "startswith endswith lower upper strip lstrip rstrip split splitlines keys values items get count index find".split()
-)
 
 
 def is_path(expression: str) -> bool:
@@ -129,7 +73,7 @@ def _check(expression: str, known: Known) -> str:
     if not expression:
         return "the expression is empty"
     try:
-        tree = _environment().parse("{{ (" + expression + ") }}")
+        tree = sandbox.parsed(expression)
     except TemplateSyntaxError as error:
         return f"`{expression}`: {_plain(str(error))}"
     body = tree.body
@@ -137,14 +81,19 @@ def _check(expression: str, known: Known) -> str:
         return f"`{expression}` is not one expression"
     for node in tree.find_all(nodes.Filter):
         if node.name not in FILTERS:
-            return f"`{expression}`: no filter `{node.name}`; there is {', '.join(FILTERS)}"
+            return f"`{expression}`: no filter `{node.name}`; there is {', '.join(sorted(FILTERS))}"
+    for node in tree.find_all(nodes.Test):
+        if node.name not in TESTS:
+            there = ", ".join(sorted(name for name in TESTS if name.isalpha()))
+            return f"`{expression}`: no test `{node.name}`; there is {there}"
     return _check_names(expression, tree, known)
 
 
 def _check_names(expression: str, tree: Any, known: Known) -> str:
-    from jinja2 import meta, nodes
+    from jinja2 import nodes
 
-    for name in sorted(meta.find_undeclared_variables(tree)):
+    # Not `meta.find_undeclared_variables`, which computes what is constant.
+    for name in sorted({node.name for node in tree.find_all(nodes.Name)}):
         if name not in ROOTS or (name == "item" and not known.item) or (name == "loop" and not known.loop):
             return f"`{expression}`: {_unknown_root(name, expression, known)}"
     paths = [_path(node) for node in tree.find_all((nodes.Getattr, nodes.Getitem))]
@@ -222,18 +171,16 @@ def evaluate(expression: str, scope: Scope) -> Any:
                 break
             value = value[name]
         else:
-            return _settled(value)
+            return value if isinstance(value, str | list | dict) or not hasattr(value, "__iter__") else list(value)
     return _evaluated(expression, scope)
 
 
 def _evaluated(expression: str, scope: Scope) -> Any:
-    from jinja2 import Undefined
-
     try:
-        value = _compiled(expression)(**scope.names())
-        if isinstance(value, Undefined):
+        value = sandbox.evaluated(expression, scope.names())
+        if sandbox.is_undefined(value):
             raise ExpressionError(_plain(str(value._undefined_message)) + _large(expression))
-        return _settled(value)
+        return value
     except ExpressionError as error:
         raise ExpressionError(f"`{expression}`: {error}") from None
     except Exception as error:  # noqa: BLE001 - the user's expression: whatever it does wrong is its failure
@@ -243,17 +190,6 @@ def _evaluated(expression: str, scope: Scope) -> Any:
 
 def _large(expression: str) -> str:
     return "; results of a map that are large are in `results_file` only" if "outputs.results" in expression else ""
-
-
-@cache
-def _compiled(expression: str) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = _environment().compile_expression(expression, undefined_to_none=False)
-    return compiled
-
-
-def _settled(value: Any) -> Any:
-    """Generators and views that filters and methods return become lists."""
-    return list(value) if hasattr(value, "__iter__") and not isinstance(value, str | list | dict) else value
 
 
 def render(text: str, scope: Scope) -> str:
@@ -278,16 +214,6 @@ def render_value(value: Any, scope: Scope) -> Any:
     if isinstance(value, dict):
         return {key: render_value(item, scope) for key, item in value.items()}
     return value
-
-
-def as_text(value: Any) -> str:
-    """A value as it stands in text: text as it is, everything else as JSON."""
-    if isinstance(value, str):
-        return value
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError) as error:
-        raise ExpressionError(f"the value cannot be written as text: {error}") from None
 
 
 def _plain(message: str) -> str:
