@@ -156,6 +156,6 @@ def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, c
         head=git.head,
         uncommitted=git.uncommitted,
         find=patterns.found,
-        source=lambda source, scope: sources.read(source, scope, place.work_dir),
+        source=lambda source, scope: sources.read(source, scope, place.work_dir, lambda: bool(signals.received)),
         ask=place.ask,
     )

@@ -217,7 +217,8 @@ def audited(pipeline: Pipeline, state: RunState, place: Place, run_dir: str, req
 
 def refuse_misplaced(pipeline: Pipeline, place: Place, path: str) -> None:
     """Artifacts and inputs that can be told to be out of bounds before anything runs, and schemas that are none."""
-    from rerail.artifacts.places import Misplaced, is_pattern
+    from rerail.artifacts.places import Misplaced
+    from rerail.walker import is_pattern
 
     problems = []
     made = {artifact.path for step in pipeline.steps for artifact in step.artifacts}

@@ -326,6 +326,13 @@ MUTANTS = (
         tests=("tests/crash/test_survivors.py::test_a_letter_is_there_until_what_it_says_is_recorded",),
     ),
     Mutant(
+        name="patterns-go-through-links",
+        file="walker.py",
+        old="                if entry.is_dir(follow_symlinks=False):\n",
+        new="                if entry.is_dir():\n",
+        tests=("tests/items/test_patterns.py::test_links_around_and_out_of_a_tree_are_not_followed",),
+    ),
+    Mutant(
         name="the-watchdog-remembers-who-has-ended",
         file="executors/orphans.py",
         old="else known.sessions - number)",

@@ -12,7 +12,7 @@ import msgspec
 
 from rerail.artifacts.content import Demand, Unstable, read
 from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Misplaced, Place, find, is_pattern, stamp_of, to_path, to_text
+from rerail.artifacts.places import Misplaced, Place, find, stamp_of, to_path, to_text
 from rerail.artifacts.seal import (
     Flawed,
     Means,
@@ -30,6 +30,7 @@ from rerail.core.inside import step_at, step_index
 from rerail.core.model import Artifact, Pipeline, Step
 from rerail.core.state import RunState, Unit, UnitState
 from rerail.errors import ArtifactUnreadable
+from rerail.walker import is_pattern
 
 
 class Seen(msgspec.Struct, kw_only=True):

@@ -6,9 +6,10 @@ import os
 import stat
 
 from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import is_pattern, stamp_of, to_path
+from rerail.artifacts.places import stamp_of, to_path
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.events import ArtifactRecord
+from rerail.walker import is_pattern
 
 
 def state_of(record: ArtifactRecord, work_dir: str, objects: Objects | None) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from rerail.artifacts.audit import declared_of
 from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Misplaced, Place, is_pattern, stamp_of, to_path
+from rerail.artifacts.places import Misplaced, Place, stamp_of, to_path
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
@@ -21,6 +21,7 @@ from rerail.core.state import RunState, Unit, name
 from rerail.durable import files as durable_files
 from rerail.durable import sync_dir
 from rerail.errors import ArtifactUnreadable
+from rerail.walker import is_pattern
 
 
 class Mended(msgspec.Struct, kw_only=True):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from rerail import walker
 from rerail.core.audit import Entry
 from rerail.core.model import Artifact
+from rerail.walker import is_pattern
 
-MAGIC = "*?["
 USUAL_DIR = 0o755
 
 
@@ -102,10 +102,6 @@ class Found(msgspec.Struct, kw_only=True):
     odd: list[str] = []
 
 
-def is_pattern(path: str) -> bool:
-    return any(char in path for char in MAGIC)
-
-
 def find(declared: Artifact, place: Place) -> Found | None:
     """What stands at a declared path, None if nothing does; raises Misplaced."""
     if is_pattern(declared.path):
@@ -131,9 +127,13 @@ def _matches(declared: Artifact, place: Place) -> Found | None:
     beginning = re.split(r"[*?\[]", declared.path, maxsplit=1)[0]
     place.full(beginning + "x", external=declared.external)  # refused before anything outside is even looked at
     state = os.path.realpath(place.state) if place.state else ""
-    top = "/" if os.path.isabs(declared.path) else place.work_dir
     parts = [part for part in declared.path.split("/") if part not in ("", ".")]
-    matched = sorted(one for one in set(expand(top, parts)) if not (state and _inside(os.path.realpath(one), state)))
+    pattern = "/" * os.path.isabs(declared.path) + "/".join(parts)
+    try:
+        matching = [os.path.join(place.work_dir, one) for one in walker.matching(place.work_dir, pattern)]
+    except walker.TooManyEntries as error:
+        raise Misplaced(str(error)) from None
+    matched = sorted(one for one in matching if not (state and _inside(os.path.realpath(one), state)))
     known: dict[str, str] = {}
     for one in matched:
         place.full(one, external=declared.external, known=known)
@@ -142,35 +142,6 @@ def _matches(declared: Artifact, place: Place) -> Found | None:
     found = Found(path=to_text(os.path.normpath(declared.path)), tree=True, files=[], others=[], odd=[])
     _walk(matched, place, found)
     return found
-
-
-def expand(directory: str, parts: Sequence[str]) -> Iterator[str]:
-    """The paths below a directory that match a pattern, part by part. `**` never goes through a link: those can go in
-    circles. Names that begin with a dot are matched only by a part that does too.
-    """
-    if not parts:
-        yield directory
-        return
-    part, rest = parts[0], parts[1:]
-    if part == "**":
-        yield from expand(directory, rest or ["*"])
-        for name in _names(directory):
-            below = os.path.join(directory, name)
-            if not name.startswith(".") and os.path.isdir(below) and not os.path.islink(below):
-                yield from expand(below, parts)
-    elif is_pattern(part):
-        for name in _names(directory):
-            if fnmatch.fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
-                yield from expand(os.path.join(directory, name), rest)
-    elif os.path.lexists(os.path.join(directory, part)):
-        yield from expand(os.path.join(directory, part), rest)
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except (NotADirectoryError, FileNotFoundError):
-        return []
 
 
 def _walk(roots: Sequence[str], place: Place, found: Found) -> None:

@@ -29,6 +29,10 @@ _PLAIN = re.compile(r"[ -9;-~]+")  # ASCII without control characters, and witho
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
+class ListingStopped(Exception):
+    """Somebody wants to stop, before it is known what the items are."""
+
+
 class ListingError(ValueError):
     """What is wrong with a list, in words for people."""
 

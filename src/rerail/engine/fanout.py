@@ -7,6 +7,7 @@ gathered from the journal.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 from rerail.core import events as ev
 from rerail.core import listing as lists
 from rerail.core.items import Items, allowed_failures, parent_of
-from rerail.core.listing import Listing, ListingError
+from rerail.core.listing import Listing, ListingError, ListingStopped
 from rerail.core.model import Map, Run
 from rerail.core.render import mentioned, shell
 from rerail.core.state import RunState, Unit, UnitState, name
@@ -65,6 +66,10 @@ class MapRun(Controller):
     # The list
 
     def begin(self) -> None:
+        with contextlib.suppress(ListingStopped):  # it stays under way, and is interrupted with all that is
+            self._begin()
+
+    def _begin(self) -> None:
         known = self.state.unit(self.unit).items
         if known is not None and known.known == known.total:
             recorded = lists.recorded(self.desk.recorder.find(lists.TAGS, self.step.id), self.unit)

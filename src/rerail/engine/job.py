@@ -86,7 +86,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     head: Callable[[str], str]  # the commit a directory is at
     uncommitted: Callable[[str], list[str]]
     find: Find
-    source: Callable[[Source, Scope], Any]  # what a map fans out over, as it is now; raises ListingError
+    source: Callable[[Source, Scope], Any]  # what a map fans out over; raises ListingError, ListingStopped
     ask: Ask | None = None  # asks a person who is there
     letters: Callable[[], Sequence[StepJudged]] = tuple  # what people elsewhere have said since
 

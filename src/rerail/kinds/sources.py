@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import stat
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from rerail import walker
 from rerail.core import jsonpath, template
-from rerail.core.listing import ListingError
+from rerail.core.listing import MOST_ITEMS, ListingError, ListingStopped
 from rerail.core.model import Source
 from rerail.core.render import pattern
 from rerail.core.template import ExpressionError, Scope
@@ -18,8 +19,8 @@ from rerail.core.template import ExpressionError, Scope
 MOST_FILE = 256 * 1024 * 1024
 
 
-def read(source: Source, scope: Scope, work_dir: str) -> Any:
-    """What a source holds now; raises ListingError."""
+def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], bool] = lambda: False) -> Any:
+    """What a source holds now; raises ListingError, and ListingStopped as soon as somebody wants to stop."""
     work_dir = os.path.join(work_dir, source.directory)
     try:
         match source.kind:
@@ -28,8 +29,7 @@ def read(source: Source, scope: Scope, work_dir: str) -> Any:
             case "expression":
                 return template.render_value(source.value, scope)
             case "glob":
-                wanted = pattern(source.value, scope)
-                return sorted(glob.glob(wanted, root_dir=work_dir, recursive=True))
+                return _paths(pattern(source.value, scope), work_dir, is_stopping)
             case "lines":
                 return _lines(template.render(source.value, scope), work_dir)
             case "json":
@@ -38,6 +38,22 @@ def read(source: Source, scope: Scope, work_dir: str) -> Any:
                 raise ListingError("a command has to be run")
     except ExpressionError as error:
         raise ListingError(f"`over`: {error}") from None
+
+
+def _paths(wanted: str, work_dir: str, is_stopping: Callable[[], bool]) -> list[str]:
+    found: list[str] = []
+    end = "/" if wanted.endswith("/") else ""  # then only directories are meant
+    try:
+        for path in walker.matching(work_dir, wanted, tolerant=True, is_stopping=is_stopping):
+            if not end or os.path.isdir(os.path.join(work_dir, path)):
+                found.append(path + end)
+            if len(found) > MOST_ITEMS:
+                raise ListingError(f"more than {MOST_ITEMS} paths match {wanted}")
+    except walker.TooManyEntries as error:
+        raise ListingError(f"`over`: {error}") from None
+    except walker.Stopped:
+        raise ListingStopped from None
+    return sorted(found)
 
 
 def _lines(path: str, work_dir: str) -> list[str]:

@@ -1,0 +1,94 @@
+"""The walker: which paths match a pattern. There is no other, so that a pattern means the same wherever it stands.
+
+`**` stands for any number of directories, and at the end of a pattern for all that is below. It never goes through a
+link: links can lead out of the tree, or around in it. `*`, `?` and `[…]` match within one name. What they match may be a
+link, as may what is named without them. Names that begin with a dot are matched only by a part that does too.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator
+
+MAGIC = "*?["
+MOST_ENTRIES = 10_000_000  # that one pattern looks at
+_AT_A_TIME = 1000  # entries between two looks at whether somebody wants to stop
+
+
+class TooManyEntries(Exception):
+    """A pattern under which there is more than anybody can have meant."""
+
+
+class Stopped(Exception):
+    """Somebody wants to stop."""
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has a part that stands for others."""
+    return any(char in path for char in MAGIC)
+
+
+def matching(
+    root: str, pattern: str, *, tolerant: bool = False, is_stopping: Callable[[], bool] = lambda: False
+) -> Iterator[str]:
+    """The paths that match, each once, as the pattern has them: relative to a directory, or absolute.
+
+    Directories that cannot be read are an OSError, or, if `tolerant`, have nothing in them. Raises TooManyEntries, and
+    Stopped as soon as somebody wants that.
+    """
+    parts: list[str] = []
+    for part in pattern.split("/"):
+        if part and not (part == "**" and parts[-1:] == ["**"]):
+            parts.append(part)
+    tests = [re.compile(fnmatch.translate(part)).match if is_pattern(part) else None for part in parts]
+    several = parts.count("**") > 1  # then there are several ways to one path
+    seen: set[tuple[str, int]] = set()
+    looked = 0
+    stack = [("/" if pattern.startswith("/") else "", 0)]
+    while stack:
+        path, at = stack.pop()
+        if several:
+            if (path, at) in seen:
+                continue
+            seen.add((path, at))
+        if at == len(parts):
+            yield path
+            continue
+        part, test = parts[at], tests[at]
+        if test is None:
+            below = os.path.join(path, part)
+            if at + 1 < len(parts) or os.path.lexists(os.path.join(root, below)):
+                stack.append((below, at + 1))
+            continue
+        deep, last = part == "**", at + 1 == len(parts)
+        if deep and not last:
+            stack.append((path, at + 1))
+        for entry in _entries(os.path.join(root, path), tolerant=tolerant):
+            looked += 1
+            if looked > MOST_ENTRIES:
+                raise TooManyEntries(f"{pattern}: there are more than {MOST_ENTRIES} files and directories to look at")
+            if looked % _AT_A_TIME == 1 and is_stopping():
+                raise Stopped
+            if entry.name.startswith(".") and not part.startswith("."):
+                continue
+            below = os.path.join(path, entry.name)
+            if deep:
+                if last:
+                    yield below
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append((below, at))
+            elif test(entry.name):
+                stack.append((below, at + 1))
+
+
+def _entries(directory: str, *, tolerant: bool) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory or ".") as entries:
+            yield from entries
+    except (NotADirectoryError, FileNotFoundError):
+        return
+    except OSError:
+        if not tolerant:
+            raise
