@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from rerail import processes
 from rerail.core.events import RunResumed, RunStarted
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.plan import Wishes, plan
@@ -37,7 +36,7 @@ from rerail.prepare import (
     refuse_secrets,
     started,
 )
-from rerail.remains import mark_of, present_secrets
+from rerail.remains import end_processes, ended_words, mark_of, present_secrets
 
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
@@ -178,11 +177,9 @@ def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
 
 def _end_leftovers(log: RunLog, reporters: Sequence[Reporter]) -> None:
     """End what the previous life left running: it is never adopted, and never runs beside its successor."""
-    # One that was just being started when its life ended shows itself a moment later.
-    pauses = (0.005,) if log.recording.state.status == "running" else ()
-    ended = processes.end_marked(mark_of(log), pauses=pauses)
+    ended = end_processes(log)
     for reporter in reporters if ended else ():
-        reporter.warn(f"ended {ended} process{'es' if ended > 1 else ''} left over from the previous life")
+        reporter.warn(ended_words(ended))
 
 
 __all__ = [

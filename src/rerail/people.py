@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -19,22 +19,32 @@ from rerail.errors import RunBusy, UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
 from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
-from rerail.remains import mark_of, seen_last
+from rerail.remains import end_processes, mark_of, seen_last
 from rerail.stores import inbox
 
 MOST_REASON = 10_000  # characters
 _SAID = StepMarked | StepJudged | ItemDropped | ItemEdited  # what people say
 
 
+@contextlib.contextmanager
+def _owned(store: Store, run_id: str) -> Iterator[RunLog]:
+    """A run that nobody drives, and of which nothing runs: what a dead owner left running would go on changing it."""
+    log = store.own(run_id)
+    try:
+        end_processes(log)
+        yield log
+    finally:
+        log.close()
+
+
 def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_dir: str = "") -> None:
     """Record what a person says about a step, or a unit inside one.
 
-    Marked as completed, a step vouches for its artifacts as they stand now: they are sealed. Raises UsageError if they
-    are not as declared.
+    What still runs of it although its owner is dead is ended first. Marked as completed, a step vouches for its artifacts
+    as they stand now: they are sealed. Raises UsageError if they are not as declared.
     """
     with contextlib.ExitStack() as until:
-        log = store.own(run_id)
-        until.callback(log.close)
+        log = until.enter_context(_owned(store, run_id))
         now, (step, item) = datetime.now(UTC), unit
         known = log.recording.state.unit(unit)
         _refuse_past_iterations(log.recording.state, unit, run_id)
@@ -73,16 +83,14 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
     by, approved = verdict.by, verdict.approved
     now = datetime.now(UTC)
     said = StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason)
-    try:
-        log = store.own(run_id)
-    except RunBusy:
-        inbox.put(store.directory(run_id), said)
-        return unit, True
-    try:
+    with contextlib.ExitStack() as until:
+        try:
+            log = until.enter_context(_owned(store, run_id))
+        except RunBusy:
+            inbox.put(store.directory(run_id), said)
+            return unit, True
         _refuse_answered(log.recording.state, unit, run_id)  # somebody may have been quicker
         _record(store, log, [said])
-    finally:
-        log.close()
     return unit, False
 
 
@@ -145,11 +153,8 @@ def _refuse_past_iterations(state: RunState, unit: Unit, run_id: str) -> None:
 
 
 def _change(store: Store, run_id: str, events: Callable[[datetime], Sequence[Event]]) -> None:
-    log = store.own(run_id)
-    try:
+    with _owned(store, run_id) as log:
         _record(store, log, [*events(datetime.now(UTC))])
-    finally:
-        log.close()
 
 
 def _record(store: Store, log: RunLog, events: list[Event]) -> None:

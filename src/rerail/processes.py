@@ -17,6 +17,9 @@ from rerail.core.events import Owner
 
 MARKS = "RERAIL_MARKS"  # what processes are known by: who they belong to, outermost first
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEAVING = 3  # so many of them end rerail, whatever it is doing
+
 only_steps = False  # whether this process has no children but those of steps: set by who knows, the command line
 
 

@@ -1,6 +1,6 @@
 """What a life that was cut off left behind: attempts that nobody ended, how far they were and what they had cost.
 
-Reads; changes nothing.
+Reads; changes nothing, but for processes that live on: whoever owns the run ends them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from rerail import processes
 from rerail.core import cutoff
 from rerail.core.events import SoFar
 from rerail.core.masking import Mask
@@ -39,6 +40,21 @@ def mark_in(store: Store, run_id: str) -> str:
 
 def _mark_text(header: RunHeader, identity: str) -> str:
     return f"{header.run_id}@{header.created_at}@{identity}"
+
+
+def end_processes(log: RunLog) -> int:
+    """End what the lives of a run that are over have left running; how many processes that were.
+
+    For who owns the run: nothing of it may run then, and whatever does could still write what is looked at next.
+    """
+    # One that was just being started when its life ended shows itself a moment later.
+    pauses = (0.005,) if log.recording.state.status == "running" else ()
+    return processes.end_marked(mark_of(log), pauses=pauses)
+
+
+def ended_words(count: int) -> str:
+    """How it is said that processes were ended."""
+    return f"ended {count} process{'es' if count > 1 else ''} left over from the previous life"
 
 
 def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
@@ -90,4 +106,4 @@ def _plain(seen: SoFar) -> SoFar:
     return msgspec.structs.replace(seen, metrics=metrics, models={})
 
 
-__all__ = ["mark_in", "mark_of", "present_secrets", "seen_last"]
+__all__ = ["end_processes", "ended_words", "mark_in", "mark_of", "present_secrets", "seen_last"]

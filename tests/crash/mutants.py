@@ -220,9 +220,9 @@ MUTANTS = (
     ),
     Mutant(
         name="orphans-live-on",
-        file="executors/orphans.py",
-        old="        processes.end_marked(mark, known, pauses=_AGAIN)\n    finally:\n",
-        new="        pass\n    finally:\n",
+        file="executors/watchdog.py",
+        old="                processes.end_marked(self._mark, self._table.known, pauses=_AGAIN)\n",
+        new="                pass\n",
         tests=("tests/engine/test_processes.py::test_no_process_outlives_rerail",),
     ),
     Mutant(
@@ -326,6 +326,27 @@ MUTANTS = (
         tests=("tests/crash/test_survivors.py::test_a_letter_is_there_until_what_it_says_is_recorded",),
     ),
     Mutant(
+        name="a-watchdog-that-was-killed-is-not-replaced",
+        file="executors/local.py",
+        old="        if (killed or self.watchdogs.due) and self.watchdogs.replace():\n",
+        new="        if (killed or self.watchdogs.due) and self.watchdogs._bury():\n",
+        tests=("tests/crash/test_watchdogs.py::test_nothing_survives_whoever_is_killed_in_whatever_order",),
+    ),
+    Mutant(
+        name="a-watchdog-has-the-name-of-rerail",
+        file="executors/watchdog.py",
+        old='            _rename(f"{NAMES[number]} of {parent}", NAMES[number])\n',
+        new="",
+        tests=("tests/crash/test_watchdogs.py::test_nothing_survives_whoever_is_killed_in_whatever_order",),
+    ),
+    Mutant(
+        name="a-step-that-still-runs-is-marked",
+        file="people.py",
+        old="        end_processes(log)\n        yield log\n",
+        new="        yield log\n",
+        tests=("tests/crash/test_watchdogs.py::test_a_step_that_still_runs_is_ended_before_it_is_marked",),
+    ),
+    Mutant(
         name="patterns-go-through-links",
         file="walker.py",
         old="                if entry.is_dir(follow_symlinks=False):\n",
@@ -334,9 +355,9 @@ MUTANTS = (
     ),
     Mutant(
         name="the-watchdog-remembers-who-has-ended",
-        file="executors/orphans.py",
-        old="else known.sessions - number)",
-        new="else known.sessions)",
+        file="executors/watchdog.py",
+        old="            self._words[place] = 0\n",
+        new="",
         tests=("tests/crash/test_survivors.py::test_the_watchdog_forgets_who_has_ended",),
     ),
     Mutant(

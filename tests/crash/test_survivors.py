@@ -47,16 +47,18 @@ def test_the_watchdog_forgets_who_has_ended() -> None:
     try:
         life = f"""
 import os, signal
-from rerail.executors.orphans import Watchdog
-watchdog = Watchdog("mark-of-nobody")
-watchdog.began({stranger.pid})
-watchdog.ended({stranger.pid})
-watchdog.tell()
-print(watchdog.pid, flush=True)
+from rerail.executors.watchdog import Watchdogs
+watchdogs = Watchdogs("mark-of-nobody")
+watchdogs.start()
+watchdogs.began({stranger.pid})
+watchdogs.ended({stranger.pid})
+print(*watchdogs.pids, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
         done = subprocess.run([sys.executable, "-c", life], check=False, capture_output=True, text=True)
-        eventually(lambda: not Path(f"/proc/{done.stdout.strip()}").exists(), "the watchdog has done its duty")
+        watchdogs = done.stdout.split()
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in watchdogs), "they have done their duty")
+        assert len(watchdogs) == 2
 
         assert done.returncode == -signal.SIGKILL
         assert stranger.poll() is None

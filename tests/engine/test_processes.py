@@ -114,8 +114,9 @@ def test_nor_does_one_that_was_just_being_started() -> None:
     seconds = f"62.{os.getpid():07}"
     life = f"""
 import os, signal, subprocess
-from rerail.executors.orphans import Watchdog
-watchdog = Watchdog("mark")
+from rerail.executors.watchdog import Watchdogs
+watchdog = Watchdogs("mark")
+watchdog.start()
 _, output = os.pipe()
 watchdog.begins(output)
 subprocess.Popen(["sleep", "{seconds}"], env={{}}, stdout=output, start_new_session=True)
@@ -210,7 +211,7 @@ def test_many_quick_steps_leave_no_zombie_and_no_descriptor(project: Project) ->
     descriptors = [int(line) for line in (project.root / "fds").read_text().split()]
     # One more at times: a checkpoint that is being written while the step counts.
     assert max(descriptors) - min(descriptors) <= 1 < len(descriptors)
-    assert set((project.root / "children").read_text().split()) == {"2"}  # the watchdog, and the step that counts
+    assert set((project.root / "children").read_text().split()) == {"3"}  # the watchdogs, and the step that counts
 
 
 @pytest.mark.scenario("G7")

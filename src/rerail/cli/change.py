@@ -14,6 +14,8 @@ from rerail.cli.options import base_dir, complete_step, find_run, open_store, re
 from rerail.cli.output import say
 from rerail.core.state import name
 from rerail.errors import UsageError
+from rerail.ports import Store
+from rerail.remains import end_processes, ended_words, mark_in
 
 
 @click.command(epilog="Example: rerail mark last deploy completed")
@@ -68,7 +70,9 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
     ownership = store.ownership(run_id)
     owner = ownership.owner
     if owner is None or not ownership.alive:
-        say(f"rerail: run {run_id} is not running\n  next: rerail resume {run_id}{reach(store)}")
+        ended = _end_left_over(store, run_id)
+        more = f"; {ended_words(ended)}" if ended else ""
+        say(f"rerail: run {run_id} is not running{more}\n  next: rerail resume {run_id}{reach(store)}")
         return 0
     if not processes.is_here(owner):
         raise UsageError(
@@ -78,11 +82,17 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
     os.kill(owner.pid, signal.SIGKILL if force else signal.SIGTERM)
     while store.ownership(run_id).alive:
         time.sleep(0.02)
-    if force:
-        log = store.own(run_id)
-        try:
-            processes.end_marked(api.mark_of(log))
-        finally:
-            log.close()
+    _end_left_over(store, run_id, sure=force)  # one that was just being started may not show itself yet
     say(f"rerail: run {run_id} was stopped\n  next: rerail resume {run_id}{reach(store)}")
     return 0
+
+
+def _end_left_over(store: Store, run_id: str, *, sure: bool = False) -> int:
+    """End what runs of a run that nobody drives; how many processes that were. If none is seen, nothing is touched."""
+    if not sure and next(processes.marked(mark_in(store, run_id) or "nobody's"), None) is None:
+        return 0
+    log = store.own(run_id)  # so that nobody begins to drive it meanwhile
+    try:
+        return end_processes(log)
+    finally:
+        log.close()

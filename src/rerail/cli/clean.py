@@ -155,13 +155,15 @@ def _delete(store: DirectoryStore, run_id: str, status: str) -> bool:
 
 
 def _remove(store: DirectoryStore, run_id: str) -> None:
-    """The run, then what its last attempts left in memory."""
+    """Delete a run, then what its last attempts left in memory, and those of them that still run."""
+    from rerail import processes
     from rerail.executors import channels
     from rerail.remains import mark_in
 
     mark = mark_in(store, run_id)
     store.delete(run_id)
     if mark:
+        processes.end_marked(mark)
         channels.wipe(mark)
 
 

@@ -24,10 +24,11 @@ from rerail.core.masking import Mask
 from rerail.core.values import MAX_BYTES
 from rerail.executors import channels, outcomes
 from rerail.executors.calls import Calls, call
-from rerail.executors.orphans import Leftovers, Watchdog
+from rerail.executors.orphans import Leftovers
 from rerail.executors.output import READ_BYTES, LogOrder, OutputLog
 from rerail.executors.pool import Pool
 from rerail.executors.spawn import Process, spawn, wait_for_end
+from rerail.executors.watchdog import Watchdogs
 from rerail.ports import Attempt, Outcome, ProcessWork, Work
 
 KILL_GRACE = 5.0
@@ -91,7 +92,8 @@ class LocalExecutor:
         self._poll.register(self._wake_read, select.POLLIN)
         self._closing = threading.Lock()
         self._leftovers: Leftovers | None = None
-        self._watchdog: Watchdog | None = None
+        self.watchdogs = Watchdogs(life)
+        self._watched: set[int] = set()  # descriptors that become readable when a watchdog dies
 
     def start(self, attempt: Attempt, work: Work) -> None:
         if isinstance(work, ProcessWork):
@@ -102,8 +104,6 @@ class LocalExecutor:
             self._calls.hand_over(attempt, work)
 
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
-        if self._watchdog is not None:
-            self._watchdog.tell()
         if not self._done:
             until = time.monotonic() + min(patience(), MOST_PATIENCE)
             while not self._done and not self._block(until):
@@ -155,10 +155,9 @@ class LocalExecutor:
             child.process.wait()
             self._forget(child)
         if self._leftovers is not None:
-            self._leftovers.end({self._watchdog.pid} if self._watchdog else set(), set())
+            self._leftovers.end(self.watchdogs.pids, set())
             self._leftovers.close()
-        if self._watchdog is not None:
-            self._watchdog.close()
+        self.watchdogs.close()
         self._calls.close()
         self._order.close()
         self._pool.close()
@@ -169,12 +168,18 @@ class LocalExecutor:
 
     # Processes
 
-    def _guard(self, attempt: Attempt) -> Watchdog:
-        """Before the first process: see to it that none outlives its step, or us."""
-        if self._watchdog is None:
-            self._watchdog = Watchdog(self._life, os.path.dirname(attempt.channel))  # may fail, and is tried again then
-            self._leftovers = Leftovers(self._life)
-        return self._watchdog
+    def guard(self) -> None:
+        """Start the watchdogs that do not run; raises OSError. Before each process this is done in any case."""
+        if self.watchdogs.start():
+            self._watch_watchdogs()
+
+    def _watch_watchdogs(self) -> None:
+        now = set(self.watchdogs.ends)
+        for fd in self._watched - now:
+            self._poll.unregister(fd)
+        for fd in now:
+            self._poll.register(fd, select.POLLIN)
+        self._watched = now
 
     def _spawn(self, course: _Course, work: ProcessWork) -> None:
         """Start a process of an attempt: its own, or one of its checks."""
@@ -182,24 +187,27 @@ class LocalExecutor:
         ends: list[int] = []
         process: Process | None = None
         try:
-            watchdog = self._guard(attempt)
+            self.guard()
+            if self._leftovers is None:
+                self.watchdogs.note_at(os.path.dirname(attempt.channel))
+                self._leftovers = Leftovers(self._life)
             channels.put(work.files)
             ends += _pipe()
             ends += _pipe()
-            watchdog.begins(ends[1])
+            self.watchdogs.begins(ends[1])
             process = spawn(
                 [_bytes(word) for word in work.argv],
                 {**self._environ, **_all_bytes(attempt.env), **_all_bytes(work.env)},
                 attempt.cwd,
                 (self._null, ends[1], ends[3]),
             )
-            watchdog.began(process.pid)
+            self.watchdogs.began(process.pid)
             watched = self._watch(process)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             if process is not None:  # it runs, but nobody would see it end: it must not go on beside the next attempt
                 _signal_group(process.pid, signal.SIGKILL)
                 process.wait()
-                watchdog.ended(process.pid)  # the number may soon be another's
+                self.watchdogs.ended(process.pid)  # the number may soon be another's
             for fd in ends:
                 os.close(fd)
             channels.drop(work.files)
@@ -266,10 +274,11 @@ class LocalExecutor:
         times = [child.deadline for child in self._children.values() if child.deadline is not None]
         times += [child.signals[-1][0] for child in self._children.values() if child.signals]
         times += self._calls.deadlines()
+        times += self.watchdogs.due
         patience = max(min(until, *times) - began, 0.0) if times else max(until - began, 0.0)
         if self._calls.waiting:
             patience = min(patience, HURRY_SECONDS)
-        ended, woken = [], False
+        ended, woken, killed = [], False, False
         for fd, _ in self._poll.poll(patience * 1000 + 1):
             if fd == self._wake_read:
                 woken = True
@@ -279,6 +288,10 @@ class LocalExecutor:
                 self._pump(fd, READ_BYTES)
             elif fd in self._children:
                 ended.append(self._children[fd])
+            elif fd in self._watched:
+                killed = True
+        if (killed or self.watchdogs.due) and self.watchdogs.replace():
+            self._watch_watchdogs()
         for child in ended:
             self._reap(child)
         now = time.monotonic()
@@ -357,11 +370,10 @@ class LocalExecutor:
         if self._leftovers is not None:
             known = {child.process.pid for child in self._children.values()}
             running = {child.course.attempt.unit[0] for child in self._children.values()}
-            self._leftovers.end(known | ({self._watchdog.pid} if self._watchdog else set()), running)
+            self._leftovers.end(known | self.watchdogs.pids, running)
 
     def _forget(self, child: _Child) -> None:
-        if self._watchdog is not None:
-            self._watchdog.ended(child.process.pid)
+        self.watchdogs.ended(child.process.pid)
         for fd, log in child.pipes.items():
             if self._pipes.get(fd) is log:  # the number may be another child's by now
                 self._close_pipe(fd)
