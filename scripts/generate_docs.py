@@ -44,6 +44,7 @@ def exit_codes() -> str:
         if issubclass(kind, errors.RerailError) and kind is not errors.RerailError:
             rows.append((kind.exit_code, name, (inspect.getdoc(kind) or "").splitlines()[0]))
     rows += [(129, "SIGHUP", "Stopped by the signal."), (130, "SIGINT", "Stopped by the signal.")]
+    rows += [(137, "SIGKILL", "Killed; also by its watchdogs, when the third stop signal found it stuck.")]
     rows += [(143, "SIGTERM", "Stopped by the signal.")]
     body = "".join(f"| {code} | {name} | {text} |\n" for code, name, text in sorted(rows))
     return NOTE + "# Exit codes\n\nDrawn from `errors.py`.\n\n| code | name | meaning |\n|---|---|---|\n" + body

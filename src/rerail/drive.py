@@ -5,6 +5,7 @@ Imported when something is about to run: commands that only read start without i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -124,11 +125,16 @@ def drive(
         changes=place.changes,
     )
     workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
-    with Signals(executor) as signals:
+    watchdogs = executor.watchdogs
+    heard, leave = (watchdogs.signals, watchdogs.leave) if processes.only_steps else (-1, -1)
+    if processes.only_steps:  # they are to count signals before the first process, too
+        with contextlib.suppress(OSError):  # the first process will tell
+            executor.guard()
+    with Signals(executor, heard) as signals:
         tools = msgspec.structs.replace(_tools(executor, workshop, signals, clock, place), letters=inbox.take)
         recorded = False
         try:
-            with HangWatch(recorder, clock):
+            with HangWatch(recorder, clock, signals, leave):
                 end = Runner(job, tools, recorder).drive(_knowing(opening, channels.died_at))
             recorded = end.lost is None
             if recorded:

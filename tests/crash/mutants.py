@@ -354,6 +354,13 @@ MUTANTS = (
         tests=("tests/items/test_patterns.py::test_links_around_and_out_of_a_tree_are_not_followed",),
     ),
     Mutant(
+        name="the-third-signal-waits-for-the-interpreter",
+        file="executors/watchdog.py",
+        old="                os.kill(parent, signal.SIGKILL)\n",
+        new="                pass\n",
+        tests=("tests/crash/test_signals.py::test_three_signals_end_the_process_whatever_it_is_doing",),
+    ),
+    Mutant(
         name="the-watchdog-remembers-who-has-ended",
         file="executors/watchdog.py",
         old="            self._words[place] = 0\n",

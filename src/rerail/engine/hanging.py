@@ -5,79 +5,64 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import threading
 from types import TracebackType
 
 from rerail import processes
 from rerail.engine.recorder import Recorder
+from rerail.engine.signals import Signals
 from rerail.ports import Clock
 
 SLOW_SECONDS = 30.0  # a disk that takes longer deserves a word
 AGAIN_SECONDS = 60.0
 CHECK_SECONDS = 5.0
-LEAVING = 3  # so many stop signals end the process although a write hangs
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HangWatch:
-    """A thread that looks at how long the present write takes, and hears signals that the loop cannot hear."""
+    """A thread that looks at how long the present write takes, and leaves when it is told to: the loop may not hear it.
 
-    def __init__(self, recorder: Recorder, clock: Clock) -> None:
+    `leave` is the descriptor from which it reads the number of the signal that somebody gave up with; -1: there is none.
+    """
+
+    def __init__(self, recorder: Recorder, clock: Clock, signals: Signals, leave: int = -1) -> None:
         self._recorder = recorder
         self._clock = clock
+        self._signals = signals
+        self._leave = leave
         self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        self._over = False
-        self._heard = False  # whether signals are told to our pipe
-        self._stops = 0
         self._told = float("-inf")
         self._poll = select.poll()
-        self._poll.register(self._read, select.POLLIN)
+        for fd in (self._read, leave):
+            if fd >= 0:
+                self._poll.register(fd, select.POLLIN)
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-            self._heard = before < 0
-            if not self._heard:  # somebody else listens, such as an event loop: it is theirs
-                signal.set_wakeup_fd(before)
         with contextlib.suppress(RuntimeError):  # no thread to be had: then nobody watches
             self._thread.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._heard:
-            signal.set_wakeup_fd(-1)
-        self._over = True
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write, b"\0")
+        os.close(self._write)
         if self._thread.ident is not None:
             self._thread.join()
         os.close(self._read)
-        os.close(self._write)
 
     def _serve(self) -> None:
-        while not self._over:
-            heard = os.read(self._read, 64) if self._poll.poll(CHECK_SECONDS * 1000) else b""
-            heard = bytes(number for number in heard if number in _STOPPING)
-            self._stops += len(heard)
+        while True:
+            ready = [fd for fd, _ in self._poll.poll(CHECK_SECONDS * 1000)]
             since = self._recorder.writing_since
-            if since is not None and not self._over:
-                self._look(self._clock.monotonic(), since, heard)
+            if self._leave in ready:
+                when = "at once" if since is None else "while a write to the state was under way"
+                self._signals.leave(os.read(self._leave, 1)[0], when)
+            if self._read in ready:
+                return
+            if since is not None:
+                self._look(self._clock.monotonic(), since)
 
-    def _leave(self, code: int) -> None:
-        # Not through a reporter: whoever prints for it does so in its own time, and there is none left.
-        with contextlib.suppress(OSError):
-            os.write(2, b"rerail: left while a write to the state was under way; what was acknowledged is safe\n")
-        os._exit(code)
-
-    def _look(self, now: float, since: float, heard: bytes) -> None:
+    def _look(self, now: float, since: float) -> None:
         if now - since > SLOW_SECONDS and now - self._told > AGAIN_SECONDS:
             self._told = now
             self._recorder.warn(
                 f"a write to the state has taken {now - since:.0f} s so far: the disk does not answer"
-                f" ({LEAVING} times Ctrl-C: leave without waiting)"
+                f" ({processes.LEAVING} times Ctrl-C: leave without waiting)"
             )
-        # A program that uses rerail as a library is not ours to end.
-        if heard and self._stops >= LEAVING and now - since > 1.0 and processes.only_steps:
-            self._leave(128 + heard[-1])
