@@ -32,11 +32,12 @@ from rerail.prepare import (
     plan_on,
     prepare,
     refuse_misplaced,
-    refuse_secret_file,
+    refuse_secret_header,
+    refuse_secret_pipeline,
     refuse_secrets,
     started,
 )
-from rerail.remains import end_processes, ended_words, mark_of, present_secrets
+from rerail.remains import end_processes, ended_words, hiding, mark_of, present_secrets
 
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
@@ -88,11 +89,11 @@ def start_pipeline(
     from rerail.drive import Place, drive
 
     mask = mask_of(pipeline, request.options)
-    refuse_secret_file(mask, text, request.pipeline_path)
+    refuse_secret_pipeline(mask, pipeline, text, request.pipeline_path)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, request.params)
-    refuse_secrets(mask, params)
     header = header_of(pipeline, request, params, now, base_dir)
+    refuse_secret_header(mask, header, store.directory(header.run_id), actual(header.work_dir, base_dir))
     files = place_of(actual(header.work_dir, base_dir), base_dir, store.directory(header.run_id))
     refuse_misplaced(pipeline, files, request.pipeline_path)
     log = store.create(header, text)
@@ -140,8 +141,8 @@ def resume(
         teller.announce(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
-        refuse_secret_file(mask, ready.text, recording.header.pipeline_path)
-        ready, done = mend(ready, log.directory, teller.announce)
+        with hiding(mask):
+            ready, done = mend(ready, log.directory, teller.announce)
         teller.narrate(ready, done)
         if ready.refreeze:
             log.freeze_pipeline(ready.text)
@@ -197,6 +198,7 @@ __all__ = [
     "prepare",
     "present_secrets",
     "refuse_misplaced",
+    "refuse_secret_pipeline",
     "refuse_secrets",
     "resume",
     "start",

@@ -103,7 +103,7 @@ def drive(
     clock, channels = SystemClock(), Channels(mark)
     executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
     inbox = Inbox(log.directory)
-    recorder = Recorder(log, log.recording.header, pipeline, [*reporters, _LettingGo(channels, inbox)], clock)
+    recorder = Recorder(log, log.recording.header, pipeline, [*reporters, _LettingGo(channels, inbox)], clock, place.mask)
     marks = {processes.MARKS: processes.marks(mark, life)}
     job = Job(
         header=log.recording.header,
@@ -143,7 +143,9 @@ def drive(
             workshop.close()
             executor.close()
             channels.close(recorded=recorded)
-    return Driven(end=end, state=recorder.state)
+    if end.lost is not None:
+        end.lost.message = place.mask.text(end.lost.message)
+    return Driven(end=place.mask.struct(end), state=recorder.state)
 
 
 def _knowing(opening: RunStarted | RunResumed, died_at: datetime | None) -> RunStarted | RunResumed:

@@ -29,7 +29,7 @@ from rerail.prepare import (
     mask_of,
     params_of,
     plan_on,
-    refuse_secret_file,
+    refuse_secret_header,
     refuse_secrets,
     started,
 )
@@ -53,7 +53,6 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     origin = plan_on(store, parent, ResumeRequest(verify=None, start=request.start, until=request.until), base_dir)
     pipeline = origin.pipeline
     mask = mask_of(pipeline, request.options)
-    refuse_secret_file(mask, origin.text, parent.header.pipeline_path)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, {**_known(parent.header.params, pipeline), **request.params})
     path = actual(parent.header.pipeline_path, base_dir)
@@ -62,12 +61,13 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         pipeline, msgspec.structs.replace(request, pipeline_path=path, labels=labels), params, now, base_dir
     )
     header = msgspec.structs.replace(header, parent=parent_id, work_dir=parent.header.work_dir)
+    refuse_secret_header(mask, header, store.directory(header.run_id), actual(header.work_dir, base_dir))
     opening = started(pipeline, origin.text, request.options, now)
     changed = {name for name in params if params[name] != parent.header.params.get(name)}
     as_it_was = plan(pipeline, parent.state)
     outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
     adopted = tuple(
-        _with_results(event, store.directory(header.run_id), actual(header.work_dir, base_dir))
+        mask.struct(_with_results(event, store.directory(header.run_id), actual(header.work_dir, base_dir)))
         for event in _adopted(parent, pipeline, request.start, changed, outdated, now)
     )
     state = fold(enumerate((opening, *adopted), 1))
@@ -84,6 +84,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         wishes=wishes,
         place=origin.place,
         notices=origin.notices,
+        mask=mask,
     )
     return Fork(ready=ready, opening=opening, adopted=adopted)
 

@@ -47,7 +47,7 @@ def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) ->
         from rerail.artifacts.mend import Mender
         from rerail.artifacts.objects import objects_of
 
-        mender = Mender(ready.place, objects_of(run_dir), run_dir, ready.run_id)
+        mender = Mender(ready.place, objects_of(run_dir), run_dir, ready.run_id, ready.mask)
         done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
         if not mender.failed:
             break
@@ -111,7 +111,7 @@ def sealed_now(
     scope = scope_of(recording, run_dir)
     objects = objects_of(run_dir)
     staging = until.enter_context(staging_of(objects, run_dir))
-    mask = mask_of(ready.pipeline, header.options)
+    mask = mask_of(ready.pipeline, recording.state.options if recording.state.seq else header.options)
     means = Means(place=ready.place, objects=objects, staging=staging, mask=mask)
     try:
         artifacts = seal(filled(step.artifacts, scope), means).records

@@ -19,7 +19,7 @@ from rerail.errors import RunBusy, UsageError
 from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
 from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
-from rerail.remains import end_processes, mark_of, seen_last
+from rerail.remains import end_processes, mark_of, secrets_of, seen_last
 from rerail.stores import inbox
 
 MOST_REASON = 10_000  # characters
@@ -79,10 +79,10 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
     _refuse_answered(recording.state, unit, run_id)
     if len(verdict.reason) > MOST_REASON:
         raise UsageError(f"-m: {len(verdict.reason)} characters; {MOST_REASON} at most", hint="rerail approve --help")
-    reason = mask_of(ready.pipeline, recording.state.options).text(verdict.reason)
-    by, approved = verdict.by, verdict.approved
+    mask = mask_of(ready.pipeline, recording.state.options)
+    by, approved, reason = verdict.by, verdict.approved, verdict.reason
     now = datetime.now(UTC)
-    said = StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason)
+    said = mask.struct(StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason))
     with contextlib.ExitStack() as until:
         try:
             log = until.enter_context(_owned(store, run_id))
@@ -164,6 +164,8 @@ def _record(store: Store, log: RunLog, events: list[Event]) -> None:
         at = next((at for at, event in enumerate(events) if isinstance(event, _SAID)), 0)
         last = state.updated_at or events[0].at  # nobody drove it since
         events.insert(at, RunInterrupted(at=last, reason="the process that drove it was gone"))
+    mask = secrets_of(store, log.recording)
+    events = [mask.struct(event) for event in events]
     fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written
     log.append(events)
     with contextlib.suppress(OSError):

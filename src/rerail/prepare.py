@@ -21,7 +21,7 @@ from rerail.core.checkpoint import Checkpoint, checkpoint_of
 from rerail.core.events import FORMAT, RunStarted, SoFar
 from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
-from rerail.core.model import Map, Pipeline, RunHeader, RunOptions
+from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, Wishes, plan
 from rerail.core.render import StepResults
@@ -30,7 +30,7 @@ from rerail.core.template import Scope
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import Recording, Store
-from rerail.remains import seen_last
+from rerail.remains import hiding, present_secrets, seen_last
 from rerail.version import VERSION
 
 if TYPE_CHECKING:  # commands that only list and show start without it
@@ -49,7 +49,17 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     wishes: Wishes
     place: Place
     notices: tuple[str, ...]
+    mask: Mask = Mask()  # of those secrets that are there
     refreeze: bool = False  # the text in use is not the frozen one
+
+    @property
+    def shown(self) -> Prepared:
+        """The same without secrets, to be told: a file on the disk may have any name."""
+        if not self.mask:
+            return self
+        plan, audit = self.mask.struct(self.plan), self.mask.struct(self.audit)
+        notices = tuple(map(self.mask.text, self.notices))
+        return msgspec.structs.replace(self, plan=plan, audit=audit, notices=notices)
 
     @property
     def finished(self) -> bool:
@@ -75,9 +85,14 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(path: str) -> tuple[Pipeline, bytes]:
     """A pipeline and its text; raises PipelineInvalid."""
-    from rerail.loaders.yaml import load_bundle, read_pipeline_file
+    from rerail.loaders.yaml import declared_secrets, load_bundle, read_pipeline_file
 
-    return load_bundle(read_pipeline_file(path), path)
+    text = read_pipeline_file(path)
+    try:
+        return load_bundle(text, path)
+    except PipelineInvalid as error:  # quotes what is wrong
+        mask = Mask(value for name in declared_secrets(text) if (value := os.environ.get(name)))
+        raise PipelineInvalid([mask.text(problem) for problem in error.problems], hint=error.hint) from None
 
 
 def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,6 +144,8 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
         text = store.pipeline(header.run_id, state.pipeline_sha256)
         pipeline = load_pipeline(text, path)
         notices.append(f"{path} is gone; the copy the run was last driven with is used")
+    mask = present_secrets(pipeline, request.options or (state.options if state.seq else header.options))
+    refuse_secret_pipeline(mask, pipeline, text, header.pipeline_path)
     _refuse_unknown(pipeline, (request.start, request.until), header.run_id)
     if request.changes == "refuse" and frozen is not None and text != frozen:
         _refuse_changes(pipeline, frozen, path, header.run_id)
@@ -138,7 +155,8 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
     place = place_of(actual(header.work_dir, base_dir), base_dir, run_dir)
     if request.verify is not None:
         refuse_misplaced(pipeline, place, path)
-    audit = audited(pipeline, state, place, run_dir, request)
+    with hiding(mask):
+        audit = audited(pipeline, state, place, run_dir, request)
     wishes = _wishes(request, seen_last(store, recording))
     if request.changes != "keep" and not audit.flaws:
         relisted = _relisted(store, recording, pipeline, place)
@@ -155,6 +173,7 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
         wishes=wishes,
         place=place,
         notices=tuple(notices),
+        mask=mask,
         refreeze=text != frozen,
     )
 
@@ -334,19 +353,36 @@ def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
 
 
 def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
+    """Refuse what is recorded as it is; raises UsageError with the name of what holds a secret."""
     for name, value in given.items():
-        if mask.value(value) != value:
+        if mask.holds(name) or mask.value(value) != value:
             raise UsageError(
-                f"`{name}` holds a secret; secrets are taken from the environment and never stored",
+                f"`{mask.text(name)}` holds a secret; secrets are taken from the environment and never stored",
                 hint="${{ env.NAME }} in the pipeline",
             )
 
 
-def refuse_secret_file(mask: Mask, text: bytes, path: str) -> None:
-    """A pipeline file is kept with the run: what stands in it is stored."""
-    if mask.data(text) != text:
+def refuse_secret_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: str) -> None:
+    """What run.json says stands there as it is, and so does the way from the pipeline to the results of its maps."""
+    if not mask:
+        return
+    paths = {"the path of the pipeline": header.pipeline_path, "the directory of the pipeline": header.work_dir}
+    if run_dir:
+        paths["the path of the state directory"] = os.path.relpath(run_dir, work_dir)
+    names = {f"--secret {name}": name for name in header.options.secrets}
+    refuse_secrets(
+        mask, {**header.params, **header.labels, **names, **paths, "the name of the pipeline": header.pipeline}
+    )
+
+
+def refuse_secret_pipeline(mask: Mask, pipeline: Pipeline, text: bytes, path: str) -> None:
+    """A pipeline file is kept with the run, and so are the names in it, however they are written."""
+    if not mask:
+        return
+    names = [step.id for _, step in every_step(pipeline)]
+    if mask.data(text) != text or mask.holds([*names, *pipeline.hooks, pipeline.labels]):
         raise UsageError(
-            f"{path} holds the value of a secret; secrets are taken from the environment and never stored",
+            f"{mask.text(path)} holds the value of a secret; secrets are taken from the environment and never stored",
             hint="${{ env.NAME }} in the pipeline",
         )
 

@@ -5,8 +5,9 @@ Reads; changes nothing, but for processes that live on: whoever owns the run end
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -63,6 +64,21 @@ def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
     return Mask(value for name in names if (value := os.environ.get(name)))
 
 
+@contextlib.contextmanager
+def hiding(mask: Mask) -> Iterator[None]:
+    """Whatever goes wrong meanwhile is told without secrets."""
+    try:
+        yield
+    except RerailError as error:
+        error.message = mask.text(error.message)
+        error.args = (error.message,)
+        raise
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = mask.text(error.filename)
+        raise
+
+
 def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, SoFar]:
     """How far the attempts were that nobody has ended, nor taken up: by what they left, and by what was saved."""
     if not cutoff.under_way(recording.state):
@@ -72,7 +88,7 @@ def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, 
     from rerail.executors.channels import Remains
 
     remains = Remains(mark)
-    found = cutoff.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)), Mask(()))
+    found = cutoff.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)))
     told = {unit: seen for unit, seen in found.items() if seen is not None}
     if any(seen.models or not seen.metrics.keys() <= _PLAIN for seen in told.values()):
         hide = _hiding(store, recording)
@@ -80,24 +96,34 @@ def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, 
     return told
 
 
-def _hiding(store: Store, recording: Recording) -> Callable[[SoFar], SoFar]:
-    """What hides the secrets of a run in names that an attempt has chosen; who does not know them all hides the names."""
+def secrets_of(store: Store, recording: Recording) -> Mask:
+    """A mask of those secrets of a run that are there, for who drives nothing."""
+    names, _ = _secret_names(store, recording)
+    return Mask(value for name in names if (value := os.environ.get(name)))
+
+
+def _secret_names(store: Store, recording: Recording) -> tuple[tuple[str, ...], bool]:
+    """The names of the secrets of a run, and whether those are all."""
     names = recording.state.options.secrets
-    is_whole = True
     try:
         from rerail.loaders.yaml import load_pipeline
 
         text = store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
-        names = (*load_pipeline(text, recording.header.pipeline_path).secrets, *names)
+        return (*load_pipeline(text, recording.header.pipeline_path).secrets, *names), True
     except RerailError:
-        is_whole = False
+        return names, False
+
+
+def _hiding(store: Store, recording: Recording) -> Callable[[SoFar], SoFar]:
+    """What hides the secrets of a run in names that an attempt has chosen; who does not know them all hides the names."""
+    names, is_whole = _secret_names(store, recording)
     values = [os.environ.get(name, "") for name in names]
     mask = Mask(values) if is_whole and all(values) else None
     return lambda seen: _plain(seen) if mask is None else _masked(seen, mask)
 
 
 def _masked(seen: SoFar, mask: Mask) -> SoFar:
-    return msgspec.structs.replace(seen, metrics=mask.value(seen.metrics), models=mask.value(seen.models))
+    return mask.struct(seen)
 
 
 def _plain(seen: SoFar) -> SoFar:
@@ -106,4 +132,13 @@ def _plain(seen: SoFar) -> SoFar:
     return msgspec.structs.replace(seen, metrics=metrics, models={})
 
 
-__all__ = ["end_processes", "ended_words", "mark_in", "mark_of", "present_secrets", "seen_last"]
+__all__ = [
+    "end_processes",
+    "ended_words",
+    "hiding",
+    "mark_in",
+    "mark_of",
+    "present_secrets",
+    "secrets_of",
+    "seen_last",
+]

@@ -319,6 +319,21 @@ MUTANTS = (
         tests=("tests/crash/test_findings.py::test_a_repair_takes_no_snapshot_of_another_run",),
     ),
     Mutant(
+        name="events-pass-unmasked",
+        file="engine/recorder.py",
+        old="        masked = mask.struct(event)\n",
+        new="        masked = event\n",
+        tests=("tests/engine/test_planted_secrets.py::test_sealing_refuses_a_name_that_holds_a_secret",),
+        also=(("engine/ends.py", "desk.job.mask.struct(outcome)", "outcome"),),
+    ),
+    Mutant(
+        name="sealing-takes-any-name",
+        file="artifacts/seal.py",
+        old="        _refuse_secret_names(artifact, found, means.mask)\n",
+        new="",
+        tests=("tests/engine/test_planted_secrets.py::test_sealing_refuses_a_name_that_holds_a_secret",),
+    ),
+    Mutant(
         name="a-letter-is-gone-once-it-is-read",
         file="stores/inbox.py",
         old="        self._taken.append(path)\n",

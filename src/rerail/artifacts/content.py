@@ -83,7 +83,7 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
     copy = -1
     lost = False
     whole = b""
-    if demand.staged and not small:
+    if demand.staged and not small and not demand.mask:
         copy = create_file(demand.staged)
     cloned = copy >= 0 and files.clone(fd, copy)
     try:
@@ -111,8 +111,21 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
     if lost:
         _unstage(demand)
     else:
+        if not small and demand.staged and demand.mask and _is_wanted(reading, demand):
+            _copy(fd, demand)  # not while it is read: until its end nobody knows that it holds no secret
         _settle_copy(reading, demand, whole if small else None)
     return reading
+
+
+def _copy(fd: int, demand: Demand) -> None:
+    copy = create_file(demand.staged)
+    try:
+        if not files.clone(fd, copy):
+            os.lseek(fd, 0, os.SEEK_SET)
+            while (chunk := os.read(fd, files.CHUNK)) and not _write(copy, chunk):
+                demand.progress(len(chunk))
+    finally:
+        os.close(copy)
 
 
 def _write(copy: int, data: bytes) -> bool:
@@ -124,11 +137,15 @@ def _write(copy: int, data: bytes) -> bool:
     return False
 
 
+def _is_wanted(reading: Reading, demand: Demand) -> bool:
+    return not reading.secret and not reading.problem and not demand.known(reading.sha256)
+
+
 def _settle_copy(reading: Reading, demand: Demand, whole: bytes | None) -> None:
     """Keep the staged copy only if it is wanted; a small one is written only then."""
     if not demand.staged:
         return
-    wanted = not reading.secret and not reading.problem and not demand.known(reading.sha256)
+    wanted = _is_wanted(reading, demand)
     if whole is None:
         reading.staged = wanted
         if not wanted:
@@ -157,7 +174,7 @@ class _Search:
     def __init__(self, demand: Demand) -> None:
         checks = demand.checks
         self.secret = False
-        self._mask = demand.mask if demand.staged else None
+        self._mask = demand.mask if demand.staged or demand.checks is None else None
         self._wanted = {text.encode(): text for text in checks.contains} if checks else {}
         self._banned = {text.encode(): text for text in checks.not_contains} if checks else {}
         self._found: set[bytes] = set()

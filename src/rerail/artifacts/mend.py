@@ -9,12 +9,14 @@ from collections.abc import Sequence
 import msgspec
 
 from rerail.artifacts.audit import declared_of
+from rerail.artifacts.content import Demand, Unstable, read
 from rerail.artifacts.objects import Objects
 from rerail.artifacts.places import Misplaced, Place, stamp_of, to_path
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
 from rerail.core.inside import step_at, step_index
+from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Decision, Plan
 from rerail.core.state import RunState, Unit, name
@@ -36,11 +38,14 @@ class Mended(msgspec.Struct, kw_only=True):
 class Mender:
     """Carries out what a plan says about files."""
 
-    def __init__(self, place: Place, objects: Objects | None, run_dir: str, run_id: str) -> None:
+    def __init__(
+        self, place: Place, objects: Objects | None, run_dir: str, run_id: str, mask: Mask | None = None
+    ) -> None:
         self._place = place
         self._objects = objects
         self._run_dir = run_dir
         self._run_id = run_id
+        self._mask = mask
         self._shelf = ""
         self._modes: dict[str, int] = {}  # of directories that were made again
         self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
@@ -84,7 +89,7 @@ class Mender:
         except Misplaced as error:
             if decision.mends:  # if it runs again instead, its own artifact will be refused with the same words
                 self.failed[flaw.path] = str(error)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, Unstable) as error:
             if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
                 raise ArtifactUnreadable(
                     f"cannot move {full} aside: {error}; nothing was started", hint="move it, then the same command"
@@ -92,7 +97,9 @@ class Mender:
             self.failed[flaw.path] = f"cannot be restored: {error}"
 
     def _set_aside(self, name: str, full: str) -> str:
-        """Move what stands at a path into the run directory; where it is then."""
+        """Move what stands at a path into the run directory; where it is. Raises ValueError if it holds a secret."""
+        if self._mask and _holds_secret(full, self._mask):
+            raise ValueError("it holds a secret, and what is in the state directory never does")
         if not self._shelf:
             shelves = os.path.join(self._run_dir, "aside")
             taken = len(os.listdir(shelves)) if os.path.isdir(shelves) else 0
@@ -154,6 +161,23 @@ class Mender:
             ]
             return msgspec.structs.replace(record, stamp=joint_stamp([*stamps, *other_stamps(entries)]))
         return record
+
+
+def _holds_secret(top: str, mask: Mask) -> bool:
+    """Whether a secret is in a name, in where a link leads or in the content of anything at and below a path."""
+    stack = [top]
+    while stack:
+        path = stack.pop()
+        if mask.holds(os.path.basename(path)):
+            return True
+        if os.path.islink(path):
+            if mask.holds(os.readlink(path)):
+                return True
+        elif os.path.isdir(path):
+            stack += [os.path.join(path, name) for name in os.listdir(path)]
+        elif os.path.isfile(path) and read(path, Demand(mask=mask)).secret:
+            return True
+    return False
 
 
 def describe(

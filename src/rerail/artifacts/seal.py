@@ -64,10 +64,28 @@ def seal(declared: Sequence[Artifact], means: Means) -> Sealing:
             if not artifact.optional:
                 raise Flawed(f"artifact {artifact.path} is missing")
             continue
+        _refuse_secret_names(artifact, found, means.mask)
         warnings += [f"{odd}, which is not part of the artifact" for odd in found.odd]
         record = _sealed(artifact, found, means, warnings)
         records.append(msgspec.structs.replace(record, position=position) if position else record)
     return Sealing(records=tuple(records), warnings=tuple(warnings))
+
+
+_NEVER = "names are recorded, and secrets never are; give it another name"
+
+
+def _refuse_secret_names(artifact: Artifact, found: Found, mask: Mask | None) -> None:
+    """Names stand in the journal and in the lists of trees; masked, they would not tell what to restore."""
+    if not mask:
+        return
+    names = [found.path, *(name for name, _ in found.files), *(entry.path for entry in found.others)]
+    for name in names:
+        if mask.holds(name) or mask.holds(to_path(name)):
+            raise Flawed(f"artifact {mask.text(artifact.path)}: the name {mask.text(name)} holds a secret; {_NEVER}")
+    for entry in found.others:
+        if mask.holds(entry.target) or mask.holds(to_path(entry.target)):
+            what = "where links lead is recorded, and secrets never are; leave it out of the artifact"
+            raise Flawed(f"artifact {artifact.path}: where the link {entry.path} leads holds a secret; {what}")
 
 
 def _present(artifact: Artifact, place: Place) -> Found | None:
@@ -215,6 +233,8 @@ def examine(declared: Sequence[Artifact], means: Means, known: Sequence[InputRec
 
 
 def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -> InputRecord:
+    if means.mask and means.mask.holds(artifact.path):
+        raise Flawed(f"input {means.mask.text(artifact.path)}: its name holds a secret; {_NEVER}")
     try:
         found = find(artifact, means.place)
     except Misplaced as error:

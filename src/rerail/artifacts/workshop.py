@@ -141,7 +141,7 @@ class LocalWorkshop:
         self, verdict: Verdict, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
     ) -> tuple[Mended, dict[str, str]]:
         """What was restored and moved aside, and what could not be restored."""
-        mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir))
+        mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir), self._mask)
         decision = Decision(step=step.id, decision=verdict, reason="", flaws=flaws)
         return mender.mend_step(decision, records, step), mender.failed
 

@@ -12,6 +12,7 @@ from rerail import api
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.output import say
 from rerail.cli.run import Wishes, driving_options, go_on, pairs, show_plan
+from rerail.core.model import RunOptions
 from rerail.core.plan import plan as plan_of
 from rerail.core.state import RunState
 from rerail.errors import UsageError
@@ -29,7 +30,8 @@ def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
     if not os.path.isfile(what) and what.endswith((".yaml", ".yml")):
         raise UsageError(f"there is no file {what}", hint="rerail plan PIPELINE|RUN")
     if os.path.isfile(what):
-        loaded, _ = api.load(what)
+        loaded, text = api.load(what)
+        api.refuse_secret_pipeline(api.present_secrets(loaded, RunOptions()), loaded, text, what)
         show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
         return 0
     store = open_store(store_url)
@@ -77,6 +79,7 @@ def fork(
     planned = plan_fork(store, parent, request, base_dir=base, look=wanted.dry_run)
     ready = planned.ready
     if wanted.dry_run:
+        ready = ready.shown
         say(f"rerail: a fork of run {parent} of {ready.recording.header.pipeline}")
         show_plan(ready.plan, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
         return 0

@@ -153,7 +153,9 @@ def run(
         found = _resumable(store, pipeline, run_id, _given_values(loaded, given))
         if found is not None:
             return go_on(store, found, wanted)
-    api.refuse_secrets(api.present_secrets(loaded, wanted.options(RunOptions())), given)
+    mask = api.present_secrets(loaded, wanted.options(RunOptions()))
+    api.refuse_secret_pipeline(mask, loaded, text, pipeline)
+    api.refuse_secrets(mask, given)
     api.params_of(loaded, given)  # raises before anything else is done
     if wanted.dry_run:
         decisions = plan(loaded, RunState(), wishes=Wanted(start=wanted.start))
@@ -224,6 +226,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
             say(f"rerail: run {run_id} is completed; there is nothing to resume")
             return 0
         if wanted.dry_run:
+            ready = ready.shown
             say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
             decisions = up_to(ready.pipeline, ready.plan, wanted.until) if wanted.until else ready.plan
             show_plan(decisions, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
@@ -257,6 +260,7 @@ class Told(api.Teller):
 
     def announce(self, ready: api.Prepared) -> None:
         """The plan, before anything runs."""
+        ready = ready.shown
         if not self._wanted.quiet:
             say(self._headline)
             until = self._wanted.until
@@ -265,6 +269,7 @@ class Told(api.Teller):
 
     def narrate(self, ready: api.Prepared, done: list[Any]) -> None:
         """What was found and done about files."""
+        ready = ready.shown
         state = ready.recording.state
         if not self._wanted.quiet:
             where = os.path.relpath(self._store.path(ready.run_id))

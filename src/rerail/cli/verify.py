@@ -62,7 +62,7 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
     from rerail.artifacts.objects import Objects
 
     try:
-        ready = api.prepare(store, run_id, api.ResumeRequest(progress=Reading()), base_dir=base_dir(store))
+        ready = api.prepare(store, run_id, api.ResumeRequest(progress=Reading()), base_dir=base_dir(store)).shown
     except UsageError as error:  # the pipeline file is not in order: that is no fault of the run's
         return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
     objects = Objects(os.path.join(store.root, "objects"))

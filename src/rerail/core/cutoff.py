@@ -9,7 +9,6 @@ import msgspec
 
 from rerail.core.events import SoFar, StepInterrupted
 from rerail.core.items import around
-from rerail.core.masking import Mask
 from rerail.core.units import RunState, Unit, UnitState
 from rerail.core.values import Progress, Usage
 
@@ -27,7 +26,7 @@ def under_way(state: RunState) -> list[tuple[Unit, UnitState]]:
     return [(unit, known) for unit, known in state.units.items() if known.status == "running"]
 
 
-def all_seen(state: RunState, left_by: Callable[[Unit, int], Left], mask: Mask) -> dict[Unit, SoFar | None]:
+def all_seen(state: RunState, left_by: Callable[[Unit, int], Left]) -> dict[Unit, SoFar | None]:
     """How far everything was that is recorded as running, of a run that nobody drives."""
     running = under_way(state)
     outer = {above for unit, _ in running for above in around(unit) if above != unit}
@@ -36,11 +35,11 @@ def all_seen(state: RunState, left_by: Callable[[Unit, int], Left], mask: Mask) 
         left = left_by(unit, known.attempts)
         if known.items is not None or unit in outer:  # what happened in it is told by others
             left = msgspec.structs.replace(left, last=None)
-        seen[unit] = _last_seen(known, left, mask)
+        seen[unit] = _last_seen(known, left)
     return seen
 
 
-def _last_seen(known: UnitState, left: Left, mask: Mask) -> SoFar | None:
+def _last_seen(known: UnitState, left: Left) -> SoFar | None:
     """By what it left, and by what was saved of it where that is more; None if nobody knows."""
     saved = known.so_far
     if left.last is None and left.usage.metrics:
@@ -58,8 +57,8 @@ def _last_seen(known: UnitState, left: Left, mask: Mask) -> SoFar | None:
     return SoFar(
         at=at,
         elapsed=round(elapsed, 3),
-        metrics=mask.value(usage.metrics),
-        models=mask.value(usage.models),
+        metrics=usage.metrics,
+        models=usage.models,
         done=told.done if told else None,
         total=told.total if told else None,
     )

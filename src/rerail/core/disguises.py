@@ -43,6 +43,7 @@ def _escaped(text: str, raw: bytes) -> Iterator[str]:
     forms = {quote(raw, safe=""), quote_plus(raw), quote(raw), quote(raw, safe="!*'()")}
     forms.add(quote_plus(raw, safe="*").replace("~", "%7E"))
     yield from forms
+    yield raw.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace")  # as records have names of files
     yield from (re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in forms)
     yield from _in_json(text)
     yield text.replace("'", "'\"'\"'")

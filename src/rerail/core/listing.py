@@ -182,7 +182,7 @@ def _kind(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else template.as_text(value)
-    return repr(text[:40] + ("…" if len(text) > 40 else ""))
+    return repr(text) if len(text) <= 40 else f"{len(text)} characters"  # cut, half a secret could not be told any more
 
 
 class Kept(msgspec.Struct, kw_only=True):

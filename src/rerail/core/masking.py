@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from rerail.core.events import ItemsListed, Metrics
 
 STARS = "***"
 _HEAD = 4  # bytes by which a pattern is looked up
 _FOLD = rb"(?:\r?\n)?"
 _END = b""  # in a trie: a pattern ends here
+
+# Members that name something, or are one of a few words: masked they would name something else. That no secret is in
+# them is seen to where they are made: a pipeline, a header, an item or the name of an artifact that holds one is refused.
+_NAMES = frozenset(
+    (
+        *("unit", "step", "item", "value", "run", "parent", "fingerprint", "pipeline_sha256", "head", "owner", "options"),
+        *("evidence", "suspects", "artifacts", "inputs", "status", "cause", "decision", "condition", "kind"),
+    )
+)
+_OPEN = frozenset(("outputs", "variables"))  # members that hold any JSON value
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Mask:
@@ -52,6 +68,56 @@ class Mask:
             return STARS
         return value
 
+    def holds(self, value: Any) -> bool:
+        """Whether a secret is in any text of a value: a struct, or what JSON can hold."""
+        if self._find is None:
+            return False
+        if isinstance(value, str):
+            return self._find.search(_raw(value)) is not None
+        if isinstance(value, msgspec.Struct):
+            return any(self.holds(getattr(value, name)) for name in value.__struct_fields__)
+        if isinstance(value, Mapping):
+            return any(self.holds(key) or self.holds(item) for key, item in value.items())
+        return isinstance(value, list | tuple | set | frozenset) and any(map(self.holds, value))
+
+    def metrics(self, metrics: Metrics) -> Metrics:
+        """Metrics with their names masked. A number cannot be masked: one that holds a secret is left out."""
+        if self._find is None:
+            return metrics
+        return {self.text(name): number for name, number in metrics.items() if self.value(number) == number}
+
+    def struct(self, struct: _Struct) -> _Struct:
+        """An event, or another record, with every text in it masked that does not name something."""
+        if self._find is None or isinstance(struct, ItemsListed):  # a list that holds a secret is refused as a whole
+            return struct
+        changed = {}
+        for name in _members(type(struct)):
+            old = getattr(struct, name)
+            if old:
+                new = self._member(name, old)
+                if new != old:
+                    changed[name] = new
+        return msgspec.structs.replace(struct, **changed) if changed else struct
+
+    def _member(self, name: str, value: Any) -> Any:
+        if name == "metrics":
+            return self.metrics(value)
+        if name == "models":
+            return {self.text(model): self.metrics(metrics) for model, metrics in value.items()}
+        return self.value(value) if name in _OPEN else self._typed(value)
+
+    def _typed(self, value: Any) -> Any:
+        """A value whose type must stay what it is."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, msgspec.Struct):
+            return self.struct(value)
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._typed, value))
+        if isinstance(value, dict):
+            return {self.text(key) if isinstance(key, str) else key: self._typed(item) for key, item in value.items()}
+        return value
+
     def safe_end(self, data: bytes) -> int:
         """How much of a stream read so far can be masked and let go: the rest may be the beginning of a secret."""
         if self._find is None:
@@ -85,6 +151,11 @@ class Mask:
             if match.start() < cut < match.end():
                 return match.end()
         return cut
+
+
+@cache
+def _members(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name not in _NAMES)
 
 
 def _disguises(secret: str) -> tuple[set[str], set[str]]:

@@ -11,7 +11,6 @@ import msgspec
 
 from rerail.core.events import Failure, Verdict
 from rerail.core.items import around
-from rerail.core.masking import Mask
 from rerail.core.model import Call, Run, Step
 from rerail.core.render import Rendered, StepResults, mentioned, rendered, shell
 from rerail.core.retry import Symptoms, patterns
@@ -127,25 +126,6 @@ def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, K
     return msgspec.structs.replace(attempt, checks=tuple(made))
 
 
-def masked(outcome: Outcome, mask: Mask) -> Outcome:
-    """The outcome without secrets; says so where that changed what the step handed out."""
-    outputs = mask.value(outcome.outputs)
-    warnings = [mask.text(warning) for warning in outcome.warnings]
-    if outputs != outcome.outputs:
-        warnings.append("its outputs held a secret, which is masked for everybody who reads them")
-    return msgspec.structs.replace(
-        outcome,
-        outputs=outputs,
-        metrics=mask.value(outcome.metrics),
-        models=mask.value(outcome.models),
-        output=mask.text(outcome.output),
-        message=mask.text(outcome.message),
-        stderr_tail=mask.text(outcome.stderr_tail),
-        traceback=mask.text(outcome.traceback),
-        warnings=tuple(warnings),
-    )
-
-
 def place_of(job: Job, step: Step) -> str:
     """Where the commits of a step are looked for."""
     return os.path.join(job.work_dir, step.cwd) if step.cwd and "${{" not in step.cwd else job.work_dir
@@ -173,7 +153,7 @@ def failure_of(job: Job, task: Task, outcome: Outcome, state: RunState, at: date
         variables["outputs"] = outputs
     return Failure(
         type=outcome.type,
-        message=outcome.message[:MOST_MESSAGE],  # cut only now that it is masked: half a secret is one too
+        message=outcome.message[:MOST_MESSAGE],
         step=step.id,
         item=outcome.unit[1],
         at=at,
@@ -183,7 +163,7 @@ def failure_of(job: Job, task: Task, outcome: Outcome, state: RunState, at: date
         retryable=outcome.retryable,
         stderr_tail=outcome.stderr_tail,
         traceback=outcome.traceback,
-        variables=job.mask.value(variables),
+        variables=variables,
     )
 
 

@@ -18,7 +18,7 @@ Running = Mapping[Unit, tuple[Task, int, float]]  # with the number of the attem
 
 def save_progress(desk: Desk, running: Running) -> None:
     """Look at every attempt that runs and stage how far it is."""
-    now, at, mask = desk.clock.monotonic(), desk.clock.now(), desk.job.mask
+    now, at = desk.clock.monotonic(), desk.clock.now()
     for (step, item), (task, attempt, began) in running.items():
         if task.controls or now - began < YOUNG:
             continue
@@ -30,8 +30,8 @@ def save_progress(desk: Desk, running: Running) -> None:
                 item=item,
                 attempt=attempt,
                 elapsed=round(now - began, 3),
-                metrics=mask.value(usage.metrics),
-                models=mask.value(usage.models),
+                metrics=usage.metrics,
+                models=usage.models,
                 done=progress.done if progress else None,
                 total=progress.total if progress else None,
             )

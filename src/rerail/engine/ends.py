@@ -70,6 +70,7 @@ class Ends:
     def fail(self, task: Task, attempt: int, outcome: Outcome) -> bool:
         """An attempt failed; whether that is the end of it, and not allowed."""
         desk, now, (step, item) = self._desk, self._desk.clock.now(), task.unit
+        outcome = desk.job.mask.struct(outcome)  # before anything of it is cut: half a secret is one too
         decision = self._decide(task, outcome)
         delay = decision.delay
         allowed = delay is None and task.home.allows_failure(task)

@@ -24,7 +24,7 @@ from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError
 from rerail.core.values import Usage
 from rerail.engine import results
-from rerail.engine.attempts import attempt_of, masked
+from rerail.engine.attempts import attempt_of
 from rerail.engine.autosave import save_cost
 from rerail.engine.controllers import Controller
 from rerail.engine.desk import Desk
@@ -103,7 +103,7 @@ class MapRun(Controller):
         )
 
     def _refuse(self, why: str) -> None:
-        self.end("failed", type="ItemsInvalid", message=self.desk.job.mask.text(why), retryable=False)
+        self.end("failed", type="ItemsInvalid", message=why, retryable=False)
 
     def _run_command(self) -> None:
         """Have the command run whose output is the list; `took` goes on."""
@@ -143,7 +143,6 @@ class MapRun(Controller):
 
     def _count(self, outcome: Outcome) -> None:
         """The command may have cost something: that counts at once, and is recorded with the end of the map."""
-        outcome = masked(outcome, self.desk.job.mask)
         for warning in outcome.warnings:
             self.desk.recorder.warn(f"{name(self.unit)}: {warning}")
         if outcome.metrics:

@@ -272,9 +272,8 @@ class Holds:
             # Else it was acted on before, or somebody has said something else since.
             last = max((at for at in (known.finished_at, known.verdict and known.verdict.at) if at), default=None)
             if (last is None or said.at > last) and known.status in ("pending", "failed", "interrupted"):
-                reason = self._desk.job.mask.text(said.reason)
                 failed = known.status == "failed"
-                self._answered(said.unit, msgspec.structs.replace(said, reason=reason))
+                self._answered(said.unit, said)
                 if failed:
                     self._reopen(said.unit)
                 taken = True
@@ -313,8 +312,10 @@ class Holds:
             if answer.approved is None:
                 continue
             asked = True
-            reason, at = self._desk.job.mask.text(answer.reason), self._desk.clock.now()
-            said = ev.StepJudged(at=at, step=step, item=item, approved=answer.approved, by=answer.by, reason=reason)
+            at = self._desk.clock.now()
+            said = ev.StepJudged(
+                at=at, step=step, item=item, approved=answer.approved, by=answer.by, reason=answer.reason
+            )
             self._answered(task.unit, said)
         return asked or self._news
 

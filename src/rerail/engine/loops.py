@@ -178,7 +178,7 @@ class LoopRun(Controller):
 
     def _trail(self, action: Loop) -> str:
         trail = self._past_progress()[-action.stop_if_no_progress - 1 :]
-        return ", ".join(template.as_text(value)[:40] for value in trail)
+        return ", ".join(self.desk.job.mask.text(template.as_text(value))[:40] for value in trail)
 
     def frame_over(self, frame: Frame) -> None:
         action = self.step.action

@@ -63,7 +63,7 @@ class Past:
     def _end_cut_off(self) -> None:
         """Attempts that were running when their life ended."""
         now, state, left_by = self._clock.now(), self._recorder.state, self._job.left_by
-        seen = all_seen(state, lambda unit, attempt: left_by(attempt_name(unit, attempt)), self._job.mask)
+        seen = all_seen(state, lambda unit, attempt: left_by(attempt_name(unit, attempt)))
         for unit, far in seen.items():
             self._recorder.stage(found_cut_off(unit, state.unit(unit), far, now))
 

@@ -1,4 +1,4 @@
-"""Recording: check, journal, sync, then acknowledge. Nobody hears of an event before it is durable.
+"""Recording: mask, check, journal, sync, then acknowledge. Nobody hears of an event before it is durable.
 
 A failure to record is a failure: it is raised once and remembered, and from then on nothing new may start. A
 snapshot that cannot be written is a warning, because it is a cache.
@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rerail.core.checkpoint import Reason, checkpoint_of, outline_of
 from rerail.core.events import Event, StepCompleted, StepFailed, StepProgressed
+from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader
-from rerail.core.state import RunState, apply
+from rerail.core.state import RunState, apply, name
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Reporter, RunLog
 
@@ -20,15 +21,22 @@ MANY_STEPS = 500  # from here on even a snapshot of nothing takes its time, so t
 
 
 class Recorder:
-    """The one place through which events reach state, journal and reporters, in that order."""
+    """The one place through which events reach state, journal and reporters, in that order, and without secrets."""
 
     def __init__(
-        self, log: RunLog, header: RunHeader, pipeline: Pipeline, reporters: Sequence[Reporter], clock: Clock
+        self,
+        log: RunLog,
+        header: RunHeader,
+        pipeline: Pipeline,
+        reporters: Sequence[Reporter],
+        clock: Clock,
+        mask: Mask | None = None,
     ) -> None:
         self.state: RunState = log.recording.state
         self.lost: StateUnwritable | None = None  # why the journal can no longer be written
         self.writing_since: float | None = None  # when the write that is under way began
         self.trouble = ""  # why no new work should start although it can be
+        self._mask = mask or None  # most runs have no secrets, and pay nothing for those that have
         self._log = log
         self._header = header
         self._policy = pipeline.checkpoint
@@ -46,11 +54,23 @@ class Recorder:
 
     def stage(self, event: Event) -> None:
         """Make an event part of the state; raises IllegalEvent and changes nothing if it cannot be."""
+        if self._mask is not None:
+            event = self._masked(event, self._mask)
         seq = self.state.seq + 1
         apply(self.state, seq, event)
         self._staged.append((seq, event))
         if not isinstance(event, StepProgressed):
             self._milestone_seq = seq
+
+    def _masked(self, event: Event, mask: Mask) -> Event:
+        """The event without secrets; says so where that changed what a step handed out."""
+        masked = mask.struct(event)
+        if isinstance(event, StepCompleted) and isinstance(masked, StepCompleted) and masked is not event:
+            if masked.outputs != event.outputs:
+                self.warn(f"{name(event.unit)}: its outputs held a secret, which is masked for everybody who reads them")
+            if len(masked.metrics) < len(event.metrics):
+                self.warn(f"{name(event.unit)}: a metric held a secret and is not counted")
+        return masked
 
     def flush(self) -> None:
         """Make what is staged durable in one write and one sync, then acknowledge it.
@@ -113,6 +133,9 @@ class Recorder:
         return self._log.degraded or self.trouble
 
     def warn(self, message: str) -> None:
+        """Tell the reporters something that is no event."""
+        if self._mask is not None:
+            message = self._mask.text(message)
         for reporter in self._reporters:
             reporter.warn(message)
 

@@ -15,11 +15,7 @@ from rerail.core import events as ev
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError, evaluate
-from rerail.engine.attempts import (
-    masked,
-    place_of,
-    without_commit,
-)
+from rerail.engine.attempts import place_of, without_commit
 from rerail.engine.autosave import save_cost, save_progress
 from rerail.engine.desk import Desk
 from rerail.engine.ending import ending_of, finish
@@ -317,7 +313,7 @@ class Runner:
             sealed, attempt = self._take_out(looked.unit)
             outcome = self._files.sealed(looked)
             for warning in looked.warnings:
-                self._recorder.warn(self._job.mask.text(f"{name(looked.unit)}: {warning}"))
+                self._recorder.warn(f"{name(looked.unit)}: {warning}")
             self._record_end(sealed, attempt, outcome, looked.artifacts)
         for line in self._files.slow(self._clock.monotonic()):
             self._recorder.warn(line)
@@ -361,10 +357,8 @@ class Runner:
     def _end(self, task: Task, attempt: int, outcome: Outcome) -> None:
         """Stage how an attempt ended, and what follows from it."""
         step = task.step
-        if self._job.mask or outcome.warnings:
-            outcome = masked(outcome, self._job.mask)
-            for warning in outcome.warnings:
-                self._recorder.warn(f"{name(task.unit)}: {warning}")
+        for warning in outcome.warnings:
+            self._recorder.warn(f"{name(task.unit)}: {warning}")
         if outcome.status == "ok" and step.commit_required:
             place = place_of(self._job, step)
             head = self._tools.head(place)

@@ -72,6 +72,15 @@ def _parsed(data: bytes, problems: Problems) -> Node | None:
     return None
 
 
+def declared_secrets(data: bytes) -> tuple[str, ...]:
+    """The names of secrets in a pipeline file, as far as they can be told, whatever else is wrong with it."""
+    root = _parsed(data, Problems(""))
+    top = root.value if root is not None else None
+    node = top.get("secrets") if isinstance(top, dict) else None
+    names = node.plain() if node is not None else ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+
 class Includes:
     """Reads the pipelines that steps of a pipeline are."""
 
