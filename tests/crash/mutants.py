@@ -319,6 +319,20 @@ MUTANTS = (
         tests=("tests/crash/test_findings.py::test_a_repair_takes_no_snapshot_of_another_run",),
     ),
     Mutant(
+        name="repair-leaves-no-checkpoint",
+        file="stores/repair.py",
+        old="    _save(path, evidence, snapshots.encode(saved, covered))\n    segments.bear_witness(path, number)\n",
+        new="",
+        tests=("tests/crash/test_two_damages.py::test_what_a_repair_goes_on_from_is_proved_twice",),
+    ),
+    Mutant(
+        name="nobody-bears-witness",
+        file="stores/segments.py",
+        old="        return os.lstat(os.path.join(directory, BEGUN)).st_size\n",
+        new="        return 0\n",
+        tests=("tests/crash/test_two_damages.py::test_two_damages_in_a_row_are_refused_or_told[0-False]",),
+    ),
+    Mutant(
         name="events-pass-unmasked",
         file="engine/recorder.py",
         old="        masked = mask.struct(event)\n",

@@ -180,6 +180,19 @@ def test_a_flip_in_the_middle_is_refused_and_changes_nothing_then_repaired(proje
         ledger = project.ledger()
 
 
+def test_a_journal_that_ends_before_its_checkpoint_is_refused(project: Project) -> None:
+    """Cut between two records nothing about it is torn: only the checkpoint knows that there were more."""
+    project.pipeline(PIPELINE)
+    (project.root / "go").touch()
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    path = project.run_dir("r") / "journal-0001.jsonl"
+    lines = path.read_bytes().rstrip(b"\n").split(b"\n")
+    for count in range(2, len(lines)):
+        path.write_bytes(b"\n".join(lines[:count]) + b"\n")
+        with pytest.raises(StateDamaged, match="the journal ends at record"):
+            DirectoryStore(str(project.root / ".rerail")).read("r")
+
+
 @pytest.mark.scenario("B7")
 def test_the_journal_is_lost_but_the_checkpoint_is_good(project: Project) -> None:
     project.pipeline(PIPELINE)

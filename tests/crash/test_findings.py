@@ -308,7 +308,8 @@ def test_rot_in_what_was_written_last_is_no_tear(project: Project, at: bytes) ->
 
 @pytest.mark.scenario("E5")
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_run_whose_records_are_all_gone_is_not_started_over(project: Project, emptied: bool) -> None:
+@pytest.mark.parametrize("witness", ["logs", "begun"])
+def test_a_run_whose_records_are_all_gone_is_not_started_over(project: Project, emptied: bool, witness: str) -> None:
     project.pipeline(PAY)
     project.rerail("run", "pipeline.yaml", "--id", "r", "-q", check=-signal.SIGKILL)
     place = project.run_dir("r")
@@ -317,9 +318,13 @@ def test_a_run_whose_records_are_all_gone_is_not_started_over(project: Project, 
     (place / "journal-0001.jsonl").unlink()
     if emptied:
         (place / "journal-0001.jsonl").touch()
+    if witness == "logs":
+        (place / "begun").unlink()
+    else:
+        shutil.rmtree(place / "logs")
 
     refused = project.rerail("resume", "r", check=6)
-    assert "logs/ shows that steps have run" in refused.stderr
+    assert witness in refused.stderr or "its first line is damaged" in refused.stderr
     project.rerail("verify", "r", check=6)
     assert project.ledger() == ["a", "pay"]
 

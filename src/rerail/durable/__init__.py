@@ -85,6 +85,15 @@ def create_file(path: str, mode: int = FILE_MODE) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode)
 
 
+def set_length(path: str, length: int) -> None:
+    """Have a file there that is so long; what is in it does not matter. Not durable."""
+    fd = _open_own(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.ftruncate(fd, length)
+    finally:
+        os.close(fd)
+
+
 class AppendFile:
     """A new file that is appended to, in space that is written in advance.
 

@@ -1,12 +1,14 @@
 """Salvage: when a journal is damaged, go on from the newest state that can be proved, and keep the evidence.
 
-Proved is a snapshot whose hash holds, or the part of the journal before the damage. The newer of the two becomes the
-base of a new segment; the damaged files are moved aside, never removed.
+Proved is a snapshot whose hash holds, or the part of a journal before its damage, here or among what earlier repairs put
+aside. The newest becomes the base of a new segment, which a new checkpoint.json vouches for; only then are the damaged
+files moved aside. Nothing is removed, and at every moment of it what is proved stands in two places.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from rerail import durable, processes
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.events import FORMAT, Event, RunRepaired
 from rerail.core.model import Pipeline, RunHeader
-from rerail.core.state import RunState, fold
+from rerail.core.state import RunState, apply, fold
 from rerail.errors import FormatTooNew, IllegalEvent, RunBusy, StateDamaged
 from rerail.stores import journal, segments, snapshots
 from rerail.stores.directory import HEADER, DirectoryStore
@@ -60,7 +62,7 @@ def repair(store: DirectoryStore, run_id: str) -> Repair:
 def _repair(path: str, run_id: str, reason: str) -> Repair:
     header, state, source = _best(path, run_id)
     now = datetime.now(UTC)
-    number = max(segments.numbers(path), default=0) + 1
+    number = _next_number(path, run_id)
     evidence = f"evidence-{number:04d}"
     base = checkpoint_of(header, Pipeline(name=header.pipeline, steps=()), state, "manual")
     opening = Opening(
@@ -80,20 +82,54 @@ def _repair(path: str, run_id: str, reason: str) -> Repair:
         suspects=_suspects(path, state),
     )
     head, sum_ = journal.encode_line(msgspec.json.encode(opening), journal.first_sum(run_id), state.seq, state.seq)
-    body, _ = journal.encode([event], sum_, state.seq + 1, state.seq)
+    body, last_sum = journal.encode([event], sum_, state.seq + 1, state.seq)
     damaged = [segments.file_name(old) for old in segments.numbers(path)]
     # The new segment stands by itself, so a crash between here and the end leaves a run that can be read.
     durable.write_new(os.path.join(path, segments.file_name(number)), head + body)
     durable.sync_dir(path)
     durable.make_dir(os.path.join(path, evidence))
-    for name in (*damaged, snapshots.FILE_NAME):
+    covered = Covered(
+        segment=number,
+        seq=state.seq + 1,
+        sum=last_sum,
+        offset=len(head + body),
+        sha256={str(number): hashlib.sha256(head + body).hexdigest()},
+    )
+    apply(state, state.seq + 1, event)
+    saved = checkpoint_of(header, Pipeline(name=header.pipeline, steps=()), state, "manual")
+    _save(path, evidence, snapshots.encode(saved, covered))
+    segments.bear_witness(path, number)
+    for name in damaged:
         with contextlib.suppress(FileNotFoundError):
             durable.move_file(os.path.join(path, name), os.path.join(path, evidence, name))
     if _header_file(path) != header:
         with contextlib.suppress(FileNotFoundError):
             durable.move_file(os.path.join(path, HEADER), os.path.join(path, evidence, HEADER))
         durable.replace_file(os.path.join(path, HEADER), msgspec.json.format(msgspec.json.encode(header)))
-    return Repair(reason=reason, source=source, seq=state.seq, evidence=os.path.join(path, evidence))
+    return Repair(reason=reason, source=source, seq=base.seq, evidence=os.path.join(path, evidence))
+
+
+def _save(path: str, evidence: str, data: bytes) -> None:
+    """Put a checkpoint in place before anything else is touched; the one that was there is kept with the evidence."""
+    place, kept = os.path.join(path, snapshots.FILE_NAME), os.path.join(path, evidence, snapshots.FILE_NAME)
+    with contextlib.suppress(OSError):
+        durable.replace_file(kept, durable.read_file(place))
+    if os.path.lexists(place) and not os.path.isfile(place):
+        durable.move_file(place, kept)
+    durable.replace_file(place, data)
+
+
+def _next_number(path: str, run_id: str) -> int:
+    """The number of a segment that there never was: not even one that is lost, and which something still speaks of."""
+    known = [*segments.numbers(path), segments.witness(path), *(number for number, _ in segments.evidence(path))]
+    for place in _places(path):
+        known += [covered.segment for _, _, covered in _snapshots(place, run_id)]
+    return max(known, default=0) + 1
+
+
+def _places(path: str) -> list[str]:
+    """Where something of the run may be proved: its directory, and what earlier repairs put aside, newest first."""
+    return [path, *(place for _, place in reversed(segments.evidence(path)))]
 
 
 def _suspects(path: str, state: RunState) -> tuple[str, ...]:
@@ -111,19 +147,23 @@ def _suspects(path: str, state: RunState) -> tuple[str, ...]:
 
 def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
     """The newest state that can be proved, with where it came from."""
-    lines, opening = segments.salvage(path, run_id)
-    header = opening.header if opening else _header_file(path)
+    header: RunHeader | None = None
     candidates: list[tuple[int, RunState, str]] = []
-    if lines:
-        base = state_of(opening.base) if opening and opening.base else None
-        state = _folded(lines, base)
-        candidates.append((state.seq, state, "the journal before the damage"))
-    for name, checkpoint, covered in _snapshots(path, run_id):
-        # What follows the snapshot may be whole although something before it is not.
-        later, _ = segments.salvage(path, run_id, covered)
-        state = _folded(later, state_of(checkpoint))
-        candidates.append((state.seq, state, f"{name} and the journal after it" if later else name))
-        header = header or _header_from(checkpoint)
+    for place in _places(path):
+        found = "" if place == path else os.path.basename(place)
+        lines, opening = segments.salvage(place, run_id)
+        header = header or (opening.header if opening else _header_file(place))
+        if lines:
+            base = state_of(opening.base) if opening and opening.base else None
+            state = _folded(lines, base)
+            candidates.append((state.seq, state, f"the journal before the damage{found and f', in {found}'}"))
+        for name, checkpoint, covered in _snapshots(place, run_id):
+            # What follows the snapshot may be whole although something before it is not.
+            later, _ = segments.salvage(place, run_id, covered)
+            state = _folded(later, state_of(checkpoint))
+            source = os.path.join(found, name)
+            candidates.append((state.seq, state, f"{source} and the journal after it" if later else source))
+            header = header or _header_from(checkpoint)
     if not candidates or header is None:
         raise StateDamaged(
             f"{path}: neither the journal nor any checkpoint can be proved; nothing was changed",
@@ -177,4 +217,7 @@ def _header_from(checkpoint: Checkpoint) -> RunHeader:
         rerail=VERSION,
         params=checkpoint.params,
         labels=checkpoint.labels,
+        options=checkpoint.options,
+        pipeline_type=checkpoint.pipeline_type,
+        parent=checkpoint.parent,
     )

@@ -178,6 +178,7 @@ class DirectoryRun:
             with contextlib.suppress(OSError):  # never acknowledged, so it must not speak for anything
                 durable.remove_file(path)
             raise
+        segments.bear_witness(self.path, self._newest)
         if after is not None and self._segment == after.segment:
             self._digests[after.segment] = self._acked_digest(after)
             self._lengths[after.segment] = after.length

@@ -5,6 +5,7 @@ are what a writer added that nobody acknowledged, or that lost its run. A segmen
 is void. Reading changes nothing.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -20,7 +21,10 @@ from rerail.errors import FormatTooNew, JournalDamaged, StateUnreadable
 from rerail.stores import journal
 from rerail.stores.journal import Position
 
+BEGUN = "begun"  # a file beside the journal, as many bytes long as the number of the newest segment that was durable
+
 _NAME = re.compile(r"journal-(\d{4,9})\.jsonl")
+_EVIDENCE = re.compile(r"evidence-(\d{4,9})")
 
 
 class SegmentEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,30 +100,72 @@ def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
     found = [_read(directory, run_id, number) for number in numbers(directory)]
     newest = found[-1].number if found else 0
     notices: list[str] = []
-    chain = _linked(found, run_id, covered, notices)
+    durable_to = witness(directory)
+    chain = _linked(found, run_id, max(covered.segment if covered else 0, durable_to), notices)
+    if chain and chain[-1].number < durable_to:
+        why = f"the file is missing, but {BEGUN} shows that there was one"
+        raise _damaged(run_id, file_name(durable_to), 0, why)
     if not chain:
         if covered is not None:
             raise _damaged(run_id, file_name(covered.segment), 0, "the journal is gone, but checkpoint.json knows more")
-        if _has_begun(directory):
-            raise _damaged(run_id, file_name(newest or 1), 0, "the journal is gone, but logs/ shows that steps have run")
+        began = _why_begun(directory)
+        if began:
+            raise _damaged(run_id, file_name(newest or 1), 0, f"the journal is gone, but {began}")
         return Chain(lines=[], end=None, newest=newest, notices=notices)
     if covered is not None and _agrees(chain, covered):
         result = _from_snapshot(chain, run_id, covered, newest, notices)
     else:
         result = _from_start(chain, run_id, covered, newest, notices)
-    result.header = chain[-1].opening.header if chain[-1].opening else None
+    opening = chain[-1].opening
+    before = opening.after.seq if opening is not None and opening.after is not None else 0
+    # Its first records become durable with a segment, before anybody bears witness to it.
+    if chain[-1].number <= durable_to and result.end is not None and result.end.seq == before:
+        raise _damaged(run_id, file_name(chain[-1].number), result.end.length, "all of its records are lost")
+    result.header = opening.header if opening else None
     result.lengths = {segment.number: segment.sealed for segment in chain if segment is not chain[-1]}
     if result.end is not None:
         result.lengths[result.end.segment] = result.end.length
     return result
 
 
-def _has_begun(directory: str) -> bool:
-    """Whether steps have left anything: nothing starts before the journal says so."""
+def bear_witness(directory: str, number: int) -> None:
+    """Leave word that a segment is durable, now that it is: whoever does not find it later knows that it was lost.
+
+    Not synced: it reaches the disk with the next checkpoint at the latest, and never before what it speaks of.
+    """
+    with contextlib.suppress(OSError):
+        durable.set_length(os.path.join(directory, BEGUN), number)
+
+
+def witness(directory: str) -> int:
+    """The number of the newest segment that is known to have been durable; 0 if nothing tells."""
     try:
-        return bool(os.listdir(os.path.join(directory, "logs")))
+        return os.lstat(os.path.join(directory, BEGUN)).st_size
     except OSError:
-        return False
+        return 0
+
+
+def _why_begun(directory: str) -> str:
+    """What shows that a run has begun of which no record can be read; '' if nothing does."""
+    try:
+        entries = os.listdir(directory)
+        logs = os.listdir(os.path.join(directory, "logs")) if "logs" in entries else []
+    except OSError:
+        return ""
+    if logs:  # nothing starts before the journal says so
+        return "logs/ shows that steps have run"
+    repairs = [entry for entry in entries if _EVIDENCE.fullmatch(entry)]
+    if repairs:
+        return f"{max(repairs)} shows that it was repaired"
+    return f"{BEGUN} shows that there was one" if witness(directory) else ""
+
+
+def evidence(directory: str) -> list[tuple[int, str]]:
+    """What repairs have put aside, oldest first: the number of the segment that each went on in, and the directory."""
+    with contextlib.suppress(OSError):
+        found = [(int(match[1]), entry) for entry in os.listdir(directory) if (match := _EVIDENCE.fullmatch(entry))]
+        return [(number, os.path.join(directory, entry)) for number, entry in sorted(found)]
+    return []
 
 
 def salvage(
@@ -158,21 +204,16 @@ def salvage(
 def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
     """Records of journals that a repair put aside which were proved when it did: the state it went on from has them."""
     found: list[tuple[int, bytes]] = []
-    for entry in sorted(os.listdir(directory)):
-        match = re.fullmatch(r"evidence-(\d{4,9})", entry)
-        if match is None:
-            continue
+    put_aside = evidence(directory)
+    for number, place in put_aside:
         # The segment that went on from there may have been put aside itself since.
-        places = [
-            directory,
-            *(os.path.join(directory, later) for later in sorted(os.listdir(directory)) if later > entry),
-        ]
-        name = file_name(int(match[1]))
-        where = next((place for place in places if os.path.exists(os.path.join(place, name))), "")
-        opening = _read(where, run_id, int(match[1])).opening if where else None
+        places = [directory, *(later for after, later in put_aside if after > number)]
+        name = file_name(number)
+        where = next((one for one in places if os.path.exists(os.path.join(one, name))), "")
+        opening = _read(where, run_id, number).opening if where else None
         base = opening.base if opening is not None else None
         if base is not None:
-            lines, _ = salvage(os.path.join(directory, entry), run_id)
+            lines, _ = salvage(place, run_id)
             found += [(seq, line) for seq, line in lines if seq <= base.seq]
     return found
 
@@ -226,8 +267,11 @@ class _Versioned(msgspec.Struct, kw_only=True):
     after: SegmentEnd | None = None
 
 
-def _linked(found: Sequence[_Segment], run_id: str, covered: Covered | None, notices: list[str]) -> list[_Segment]:
-    """The segments that count, oldest first, each sealed where its successor continues."""
+def _linked(found: Sequence[_Segment], run_id: str, durable_to: int, notices: list[str]) -> list[_Segment]:
+    """The segments that count, oldest first, each sealed where its successor continues.
+
+    Those up to number `durable_to` are known to have been synced.
+    """
     by_number = {segment.number: segment for segment in found}
     chain: list[_Segment] = []
     for segment in reversed(found):
@@ -235,7 +279,7 @@ def _linked(found: Sequence[_Segment], run_id: str, covered: Covered | None, not
             break
         if segment.opening is not None:
             chain.append(segment)
-        elif _opening_was_synced(segment, covered):
+        elif segment.number <= durable_to or journal.opening_was_synced(segment.data):
             raise _damaged(run_id, file_name(segment.number), 0, "its first line is damaged")
         else:
             notices.append(f"{file_name(segment.number)}: cut off before its first record was complete; ignored")
@@ -252,12 +296,6 @@ def _linked(found: Sequence[_Segment], run_id: str, covered: Covered | None, not
             notices.append(f"{file_name(previous.number)}: {extra} bytes after its end were never acknowledged; ignored")
         chain.insert(0, previous)
     return chain
-
-
-def _opening_was_synced(segment: _Segment, covered: Covered | None) -> bool:
-    if covered is not None and covered.segment >= segment.number:
-        return True
-    return journal.opening_was_synced(segment.data)
 
 
 def _agrees(chain: list[_Segment], covered: Covered) -> bool:
