@@ -68,6 +68,7 @@ class DirectoryStore:
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self._runs = os.path.join(self.root, "runs")
+        self._shown: dict[str, segments.SegmentEnd] = {}  # run → as far as what readers were shown is on the disk
 
     def create(self, header: RunHeader, pipeline: bytes) -> DirectoryRun:
         path = self.path(header.run_id)
@@ -139,13 +140,13 @@ class DirectoryStore:
             self._anchor()
             run.settle_past(found.bad_files)
         except OSError as error:
-            let_go(lock)
+            let_go(lock, synced=False)
             raise StateUnwritable(
                 f"cannot take over {path}: {error.strerror}",
                 hint=f"rerail resume {run_id}, once it can be written",
             ) from error
         except BaseException:
-            let_go(lock)
+            let_go(lock, synced=False)
             raise
         return run
 
@@ -167,16 +168,61 @@ class DirectoryStore:
 
     def read(self, run_id: str) -> Recording:
         self._existing(run_id)
-        return self._beside_an_owner(run_id, lambda: self._load(run_id).recording)
+
+        def read() -> Recording:
+            found = self._load(run_id)
+            warning = self._make_durable(run_id, found.chain, at_rest=found.recording.state.status != "running")
+            if warning:
+                found.recording.notices += (warning,)
+            return found.recording
+
+        return self._beside_an_owner(run_id, read)
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         path = self._existing(run_id)
-        return self._beside_an_owner(run_id, lambda: list(records.decoded(segments.load(path, run_id, None), run_id)))
+
+        def read() -> list[tuple[int, Event]]:
+            chain = segments.load(path, run_id, None)
+            found = list(records.decoded(chain, run_id))
+            self._make_durable(run_id, chain)
+            return found
+
+        return self._beside_an_owner(run_id, read)
 
     def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
         path = self._existing(run_id)
         found = self._beside_an_owner(run_id, lambda: self._load(run_id))  # proves the bytes that are searched
+        self._make_durable(run_id, found.chain)
         return finding.find(path, run_id, finding.Extent(found.chain.lengths), tags, step)
+
+    def _make_durable(self, run_id: str, chain: Chain, *, at_rest: bool = False) -> str:
+        """Force to the disk what a reader is about to show; why that cannot be done, or ''.
+
+        The owner may have written it and not synced it yet, or have died before it could. Shown and then lost in a
+        power cut, a step that somebody knew to be complete would run again. A run that its owner let go of after its
+        last record was synced is durable already, and needs none of this.
+        """
+        end = chain.end
+        if end is None or self._shown.get(run_id) == end or (at_rest and self._is_released(run_id)):
+            return ""
+        path = self.path(run_id)
+        try:
+            durable.sync_existing(os.path.join(path, segments.file_name(end.segment)))
+            durable.sync_dir(path)  # the name of the segment, too
+        except FileNotFoundError:
+            return ""  # moved or deleted meanwhile: there is nothing to lose any more
+        except OSError as error:
+            return f"what is shown last may not be on the disk yet: it cannot be synced ({error.strerror})"
+        self._shown[run_id] = end
+        return ""
+
+    def _is_released(self, run_id: str) -> bool:
+        """Whether the last owner let go of a run with everything it wrote on the disk."""
+        try:
+            data = durable.read_start(os.path.join(self.path(run_id), "lock"), _LONGEST_LABEL)
+        except OSError:
+            return False
+        return data.partition(b"\n")[2].strip() == leftovers.RELEASED
 
     def _beside_an_owner(self, run_id: str, read: Callable[[], _T]) -> _T:
         """Read while somebody may be writing: what looks wrong may be half-written, and is looked at again."""
@@ -213,7 +259,7 @@ class DirectoryStore:
             owner = _owner.decode(label)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Ownership(owner=None, alive=False)
-        alive = more.strip() != leftovers.RELEASED and processes.is_alive(owner)
+        alive = not more.startswith(leftovers.RELEASED) and processes.is_alive(owner)
         if alive and processes.is_hidden(owner):  # in a container, say: only the lock can tell
             with contextlib.suppress(OSError):
                 alive = _is_locked(path)

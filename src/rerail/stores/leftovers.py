@@ -14,12 +14,13 @@ from rerail.errors import StateDamaged
 NEW, GONE = ".new-", ".gone-"  # what names begin with that are no runs: not yet, or not any more
 STALE_SECONDS = 3600
 RELEASED = b"released"  # stands below the name of the owner in the lock file once that has let go
+UNSYNCED = b", not synced"  # stands behind it if something was written that may not be on the disk
 
 
-def let_go(lock: durable.Lock) -> None:
+def let_go(lock: durable.Lock, *, synced: bool = True) -> None:
     """Release a lock, and say so: whoever held it may live on, and do something else."""
     with contextlib.suppress(OSError):
-        lock.add_to_label(RELEASED + b"\n")
+        lock.add_to_label(RELEASED + (b"" if synced else UNSYNCED) + b"\n")
     lock.release()
 
 

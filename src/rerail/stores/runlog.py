@@ -287,4 +287,4 @@ class DirectoryRun:
                 if lived:
                     self._note_in_index()
         finally:
-            let_go(self._lock)
+            let_go(self._lock, synced=not self._pending)
