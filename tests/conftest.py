@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -17,10 +20,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import rerail.drive
 from rerail.errors import RerailError
 from rerail.executors import channels
 from rerail.remains import mark_in
 from rerail.stores.directory import DirectoryStore
+from tests import plan_oracle
 from tests.crash import figures
 from tests.wrong_clock import set_clock, wrong_clock  # noqa: F401 - fixtures
 
@@ -170,6 +175,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("the crash laboratory")
         for line in figures.lines():
             terminalreporter.write_line(line)
+
+
+# Every run of every test is watched: what its plan said against what it did.
+_violations = Path(tempfile.mkdtemp(prefix="rerail-plan-oracle-")) / "violations"
+atexit.register(shutil.rmtree, _violations.parent, ignore_errors=True)
+os.environ[plan_oracle.FILE] = str(_violations)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(Path(__file__).parent / "preload"), os.environ.get("PYTHONPATH")))
+)
+rerail.drive.drive = plan_oracle.watched(rerail.drive.drive)
+
+
+@pytest.fixture(autouse=True)
+def _plan_and_deeds_agree() -> Iterator[None]:
+    yield
+    if _violations.exists():
+        found = _violations.read_text(encoding="utf-8")
+        _violations.unlink()
+        pytest.fail(f"a plan and what was done differ:\n{found}")
 
 
 @pytest.fixture

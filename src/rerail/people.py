@@ -47,7 +47,8 @@ def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_di
         log = until.enter_context(_owned(store, run_id))
         now, (step, item) = datetime.now(UTC), unit
         known = log.recording.state.unit(unit)
-        _refuse_past_iterations(log.recording.state, unit, run_id)
+        if status != "completed":  # whoever vouches for what stands there changes nothing about what came after
+            _refuse_past_iterations(log.recording.state, unit, run_id)
         files: dict[str, Any] = {}
         if status == "completed" and item is None and "/" not in step:
             files = sealed_now(store, log.recording, step, base_dir, until)
@@ -144,8 +145,7 @@ def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, bas
 def _refuse_past_iterations(state: RunState, unit: Unit, run_id: str) -> None:
     """All that came after an iteration stands on it: nothing in it can be changed without beginning the loop anew."""
     for outer in around(unit):
-        known = state.units.get(outer)
-        if known is not None and is_past_iteration(known, outer, unit):
+        if is_past_iteration(state, outer, unit):
             raise UsageError(
                 f"{name(unit)} is in an iteration of {name(outer)} that is over",
                 hint=f"rerail resume {run_id} --from {outer[0].split('/')[0]}, which begins it anew",

@@ -437,8 +437,9 @@ def test_an_item_inside_a_dead_item(project: Project, how: str, allowed: str) ->
             project.rerail("dlq", "drop", "r", "q::b", check=0)
             project.rerail("resume", "r")
 
-    found = ledger(project)
-    assert found[: 1 if how != "drop" else 0] == {"retry": ["b"], "edit": ["c"], "drop": []}[how]
+    # A map that failed tries again all that failed in it, whatever was done about one of them.
+    others = ["b"] if allowed == "0" and how != "retry" else []
+    assert ledger(project) == others + {"retry": ["b"], "edit": ["c"], "drop": []}[how]
     dead = {one["item"] for one in project.json("dlq", "list", "r")}
     assert not dead & {"q", "q::b"}
     if how != "retry" and allowed == "2":
@@ -462,7 +463,9 @@ steps:
     (project.root / "ok").touch()
     project.rerail("dlq", "retry", "r", "1::b", check=0)
 
-    assert ledger(project) == ["t1", "t2", "t1", "t2"]
+    # The last iteration is open to a person: what stands on the map runs again there, and nothing before it does. To
+    # try again what failed in an earlier one all iterations run again.
+    assert ledger(project) == ["t1", "t2", "t2", "t1", "t2"]
     assert project.json("dlq", "list", "r") == []
 
 

@@ -24,7 +24,10 @@ from rerail.remains import end_processes, ended_words, mark_in
 @click.argument("status", type=click.Choice(["completed", "failed", "pending"]))
 @store_option()
 def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
-    """Say what is true of a step, where rerail cannot know."""
+    """Say what is true of a step, where rerail cannot know.
+
+    `failed` and `pending` make it run again: of a map, a loop or a pipeline all of it, of an item all its steps.
+    """
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     recording = store.read(run_id)

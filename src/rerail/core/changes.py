@@ -170,8 +170,11 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.reason = f"marked {event.status} by {event.by}"
     unit.error = None
     unit.finished_at = event.at
-    if event.item is not None:
-        closing.reopen_around(state, (event.step, event.item), unit.reason)
+    if event.item is not None or "/" in event.step:
+        # What is around a unit that failed has failed with it: a resume tries such again.
+        closing.reopen_around(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
+    if event.status != "completed":
+        closing.discard_inside(state, event.unit, unit)  # else it would go on, and have nothing left to do
     if event.status == "completed":
         # A person vouches for it as it is now: whatever it was started with, and whatever changed before. What it
         # produced is unknown, so it counts as different from anything before.
@@ -196,7 +199,7 @@ def _dropped(state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped)
 
 
 def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -> None:
-    closing.forget_inside(state, (event.step, event.item), unit)
+    closing.discard_inside(state, event.unit, unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
     closing.new_round(state, (event.step, event.item), unit)  # another item: what it does is new work

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rerail.core import events as ev
 from rerail.core.items import COMPLETED, FAILED, PENDING, SKIPPED, STATUS, Items, around, joined, parent_of, set_ranges
 from rerail.core.money import added
-from rerail.core.units import RunState, Unit, UnitState
+from rerail.core.units import RunState, Unit, UnitState, UnitStatus
 from rerail.errors import IllegalEvent
 
 
@@ -69,7 +69,12 @@ def _close(state: RunState, key: Unit, index: int, controller: UnitState) -> Non
     mine = _names(state, item, step)
     if controller.items.carries:
         _drop(state, key, controller)
-        _drop_all(state, joined(parent_of(item), str(index)), step, controller)
+        # A dead letter in this iteration may be retried: what it may read of the iteration before it stays that long.
+        previous, oldest = (joined(parent_of(item), str(number)) for number in (index, index - 1))
+        if _has_dead_letters(state, previous, step):
+            _drop_all(state, oldest, step, controller)
+        if not _has_dead_letters(state, item, step):
+            _drop_all(state, previous, step, controller)
     elif any(_is_needed(state.units[name, item]) for name in mine):
         controller.items.kept += 1  # what stands on each other is kept or forgotten together
     else:
@@ -94,9 +99,19 @@ def _drop_all(state: RunState, item: str, step: str, controller: UnitState) -> N
 
 
 def end_loop(state: RunState, key: Unit, unit: UnitState) -> None:
-    """A loop has completed: nobody asks any more what its last iteration handed out."""
+    """A loop has completed: its last iteration is forgotten, unless a dead letter in it may be retried."""
     assert unit.items is not None
-    _drop_all(state, joined(key[1], str(unit.items.marks.rfind(COMPLETED) + 1)), key[0], unit)
+    last = joined(key[1], str(unit.items.marks.rfind(COMPLETED) + 1))
+    if _has_dead_letters(state, last, key[0]):
+        unit.items.kept += 1  # what stands on each other is kept or forgotten together
+    else:
+        _drop_all(state, last, key[0], unit)
+
+
+def _has_dead_letters(state: RunState, item: str, step: str) -> bool:
+    """Whether items failed permanently in an iteration that completed all the same."""
+    units = (state.units[name, item] for name in _names(state, item, step))
+    return any(unit.items is not None and unit.items.failed for unit in units)
 
 
 def _is_needed(unit: UnitState) -> bool:
@@ -119,6 +134,11 @@ def _remove(state: RunState, key: Unit, controller: UnitState) -> None:
             del state.inner[item]
 
 
+def is_pipeline(unit: UnitState) -> bool:
+    """Whether a unit has the steps of another pipeline run: it has no items."""
+    return unit.items is not None and unit.items.total == 0 and not unit.items.carries
+
+
 def has_inside(state: RunState, key: Unit, unit: UnitState) -> bool:
     """Whether a unit is only the sum of others: a controller, or an item of several steps."""
     step, item = key
@@ -138,32 +158,72 @@ def _add(controller: UnitState, unit: UnitState) -> None:
         controller.metrics = added(controller.metrics, unit.metrics)
 
 
-def reopen_around(state: RunState, key: Unit, reason: str) -> None:
+def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = "pending") -> None:
     """What was complete around a unit is no longer: it goes on when the run does."""
-    outers = [(outer, state.units[outer]) for outer in around(key) if outer != key and outer in state.units]
-    if any(is_past_iteration(unit, outer, key) for outer, unit in outers):
+    outers = [outer for outer in dict.fromkeys(around(key)) if outer != key]
+    if any(is_past_iteration(state, outer, key) for outer in outers):
         return  # nobody opens an iteration again that is over
-    for outer, unit in dict(outers).items():
+    for outer in outers:
+        index = closed_iteration(state, outer)
+        if index is not None:
+            state.units[outer] = UnitState(index=index, reason=reason)
+            state.inner.setdefault(str(outer[1]), set()).add(outer[0])
+            account(state, outer, state.units[outer])
+        unit = state.unit(outer)
         if unit.status in ("completed", "failed"):
-            unit.status = "pending"
+            # A controller that failed stays so: a resume then tries again all that failed in it, not only this.
+            unit.status = unit.status if unit.status == "failed" and unit.items is not None else status
             unit.allowed = False
             unit.reason = reason
             if unit.index is not None:
                 account(state, outer, unit)
 
 
-def is_past_iteration(controller: UnitState, loop: Unit, inner: Unit) -> bool:
-    """Whether a unit is in an iteration of a loop that is over."""
-    if controller.items is None or not controller.items.carries or inner[1] is None:
-        return False
+def iteration_of(state: RunState, loop: Unit, inner: Unit) -> int:
+    """The iteration of a loop that a unit is in, from 1; 0 if that is no loop, or the unit is in none."""
+    controller = state.units.get(loop)
+    if controller is None or controller.items is None or not controller.items.carries or inner[1] is None:
+        return 0
     below = inner[1] if loop[1] is None else inner[1][len(loop[1]) + 2 :]
     iteration = below.split("::")[0]
-    return iteration.isdecimal() and 0 < int(iteration) <= controller.items.completed
+    return int(iteration) if iteration.isdecimal() else 0
 
 
-def forget_inside(state: RunState, key: Unit, unit: UnitState) -> None:
-    """Forget what the steps of an item did: it is another item now."""
-    _forget(state, key, unit, lambda _: True)
+def closed_iteration(state: RunState, unit: Unit) -> int | None:
+    """The position of a completed iteration that the state keeps no record of; None for any other unit."""
+    step, item = unit
+    if item is None or unit in state.units:
+        return None
+    index = iteration_of(state, (step, parent_of(item)), unit) - 1
+    items = state.unit((step, parent_of(item))).items
+    return index if items is not None and 0 <= index < items.total and items.marks[index] == COMPLETED else None
+
+
+def past_loop(state: RunState, inner: Unit) -> Unit | None:
+    """The outermost loop around a unit that is past the iteration the unit is in: it can only begin anew."""
+    loops = (outer for outer in around(inner) if outer != inner and is_past_iteration(state, outer, inner))
+    return next(iter(reversed(list(loops))), None)
+
+
+def is_past_iteration(state: RunState, loop: Unit, inner: Unit) -> bool:
+    """Whether a unit is in an iteration of a loop that is over for good: a later one has begun, or it is forgotten."""
+    iteration = iteration_of(state, loop, inner)
+    if not iteration:
+        return False
+    items = state.units[loop].items
+    assert items is not None
+    if iteration != items.completed:
+        return iteration < items.completed
+    following = joined(loop[1], str(iteration + 1))
+    return (loop[0], following) in state.units or not _names(state, joined(loop[1], str(iteration)), loop[0])
+
+
+def discard_inside(state: RunState, key: Unit, unit: UnitState) -> None:
+    """Forget what the steps inside a unit did: it begins anew, or is another item now."""
+    if unit.items is not None:
+        give_up(state, key, unit)
+    else:
+        _forget(state, key, unit, lambda _: True)
 
 
 def give_up(state: RunState, key: Unit, controller: UnitState) -> None:

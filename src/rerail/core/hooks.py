@@ -54,6 +54,8 @@ def clean_up(step: Step, state: RunState, item: str | None = None) -> Rest:
     unit = state.unit((step.id, item))
     if not step.on_failure or unit.status in ("completed", "skipped"):
         return Rest()
+    if unit.status == "failed" and unit.attempts == 0 and unit.error is not None:
+        return Rest()  # shared by a fork: it failed in another run, which cleaned up after it
     answered_anew = unit.status == "pending" and unit.verdict is not None and unit.error is not None
     if (unit.status != "failed" or unit.retry_at is not None) and not answered_anew:
         asked = unknown(step.on_failure, state, item)  # from an earlier failure, and nobody has answered since

@@ -21,11 +21,13 @@ import msgspec
 
 from rerail.core import words
 from rerail.core.audit import Audit, Flaw
+from rerail.core.closing import past_loop
 from rerail.core.decisions import Decision, Verdict, Wishes
 from rerail.core.events import SoFar
 from rerail.core.fingerprint import fingerprint, same_body
 from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.inside import StepIndex, decisions_inside, progress_words, units_inside
+from rerail.core.items import allowed_failures
 from rerail.core.model import Approve, Loop, Map, Step
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import RunState, Unit, UnitState, name
@@ -151,6 +153,11 @@ class Making:
         goes_on = decision.kept or decision.decision == "continue" or decision.unless_same
         if step.is_controller and step.id in self._inside and goes_on:
             decision = msgspec.structs.replace(decision, inner=self._inner(step))
+        done = [one for one in decision.inner if self._state.unit(one.unit).status == "completed"]
+        if decision.decision == "continue" and (asked := [one for one in done if one.decision == "ask"]):
+            # What is complete would not be looked at again: the whole waits until a person has judged it.
+            reason = f"{name(asked[0].unit)}: {asked[0].reason}"
+            decision = msgspec.structs.replace(decision, decision="ask", reason=reason)
         return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
 
     def _inner(self, step: Step) -> tuple[Decision, ...]:
@@ -159,18 +166,40 @@ class Making:
 
     def _by_what_is_inside(self, step: Step, unit: UnitState) -> Decision | None:
         """A completed controller goes on if something inside does not stand any more, or is to be tried again."""
-        again = [unit for unit in self._wishes.retry if unit in self._inside.get(step.id, ())]
+        again = self._retried(step)
         if again:
             reason = f"{len(again)} of its dead letter queue {'is' if len(again) == 1 else 'are'} tried again"
-            return Decision(step=step.id, decision="continue", reason=reason)
+            return self._retrying(step, again, Decision(step=step.id, decision="continue", reason=reason))
         made = self._inner(step)
         lost = [one for one in made if one.decision in ("rerun", "ask")]
         if not lost:
             return None
-        # What a later iteration stands on is all that came before it; and of an adopted map the items are not known.
-        anew = isinstance(step.action, Loop) or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
+        # What a later iteration stands on is all that came before it; and of what a fork shares only that is known which
+        # has to be proved.
+        anew = isinstance(step.action, Loop) or unit.attempts == 0
+        anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
         verdict: Verdict = "rerun" if anew and lost[0].decision != "ask" else "continue"
         return Decision(step=step.id, decision=verdict, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=made)
+
+    def _retried(self, step: Step) -> list[Unit]:
+        """The items of the dead letter queue inside a controller that are to be tried again."""
+        if not self._wishes.retry:
+            return []
+        inside = set(self._inside.get(step.id, ()))
+        return sorted((unit for unit in self._wishes.retry if unit in inside), key=name)
+
+    def _retrying(self, step: Step, again: list[Unit], decision: Decision) -> Decision:
+        """A decision to go on, unless what is tried again lies in an iteration that is over: that loop begins anew."""
+        loops = {one: loop for one in again if (loop := past_loop(self._state, one)) is not None}
+        for one, loop in loops.items():
+            if loop == (step.id, self._item):
+                reason = f"{name(one)} is tried again in an iteration that is over, so the loop begins anew"
+                return Decision(step=step.id, decision="rerun", reason=reason)
+        anew = sorted({name(loop) for loop in loops.values()})
+        if not anew:
+            return decision
+        reason = f"{decision.reason}; {_names(anew)} begin{'s' if len(anew) == 1 else ''} anew"
+        return msgspec.structs.replace(decision, reason=reason)
 
     def _by_progress(
         self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
@@ -178,7 +207,7 @@ class Making:
         """A controller that was begun and has not completed: it goes on, unless what it stands on has changed."""
         if unit.items is None or unit.status in ("completed", "skipped"):
             return None
-        again = [one for one in self._wishes.retry if one in self._inside.get(step.id, ())]
+        again = self._retried(step)
         if unit.settled and step.allow_failure and not again:
             return None
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
@@ -189,7 +218,7 @@ class Making:
         if older is not None:
             return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
         reason = progress_words(unit)
-        tried = len(again) or (unit.items.failed if unit.status == "failed" and not self._wishes.retry else 0)
+        tried = len(again) or (unit.items.failed if has_failed(step, unit) and not self._wishes.retry else 0)
         if tried:
             reason += f", {tried} tried again"
         unsettled = [need for need in step.needs if not made[need].kept]
@@ -197,7 +226,8 @@ class Making:
             reason += f"; all of it again if {_names(unsettled)} come{'s' if len(unsettled) == 1 else ''} out different"
         if step.id in self._wishes.relisted:
             reason += f"; {self._wishes.relisted[step.id]}"
-        return Decision(step=step.id, decision="continue", reason=reason, saved_seconds=self._worked(step, unit))
+        going_on = Decision(step=step.id, decision="continue", reason=reason, saved_seconds=self._worked(step, unit))
+        return self._retrying(step, again, going_on)
 
     def _worked(self, step: Step, unit: UnitState) -> float:
         """What was done of it: of a step of the pipeline itself, whatever its items did that are not over, too."""
@@ -321,6 +351,22 @@ def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) ->
     if new and not forced:
         return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
     return decision
+
+
+def has_failed(step: Step, unit: UnitState) -> bool:
+    """Whether a controller has failed, or could only have done so: nobody was left to record it.
+
+    Then a resume tries again what failed inside it.
+    """
+    if unit.status == "failed":
+        return True
+    items, action = unit.items, step.action
+    if items is None or unit.settled or not isinstance(action, Map) or not items.failed:
+        return False
+    if action.on_item_failure == "stop":
+        return True
+    allowed = allowed_failures(items.total, action.max_failures, action.max_failures_percent)
+    return items.next_pending(0) < 0 and items.failed > allowed
 
 
 def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from rerail.core.closing import is_pipeline
 from rerail.core.events import Failure, Verdict
 from rerail.core.items import around
 from rerail.core.model import Call, Run, Step
@@ -94,18 +95,18 @@ def attempt_of(job: Job, task: Task, state: RunState, number: int, view: View) -
 def _key(job: Job, task: Task, state: RunState) -> str:
     """The same for every attempt until the step has completed; what runs again after that is new work."""
     step, item = task.unit
-    parts = [job.header.run_id, step, *([] if item is None else [item])]
-    if item is not None:
-        rounds = _rounds(task.unit, state)
-        parts += [f"round-{rounds}"] if rounds else []
+    # An item is one part of the key, whatever characters it has: else `docs` in its second round were `docs/round-1`.
+    parts = [job.header.run_id, step, *([] if item is None else [item.replace("%", "%25").replace("/", "%2F")])]
+    rounds = _rounds(task.unit, state)
+    parts += [f"round-{rounds}"] if rounds else []
     completions = state.unit(task.unit).completions
     return "/".join([*parts, str(completions)] if completions else parts)
 
 
 def _rounds(unit: Unit, state: RunState) -> int:
-    """In which round the items around a unit are: it grows when a list or an item is replaced or given up."""
-    items = (state.units[outer] for outer in set(around(unit)) if outer in state.units)
-    return sum(known.rounds for known in items if known.index is not None)
+    """In which round a unit is: it grows when a list, an item or a pipeline around it is replaced or given up."""
+    outers = (state.units[outer] for outer in set(around(unit)) if outer in state.units)
+    return sum(known.rounds for known in outers if known.index is not None or is_pipeline(known))
 
 
 def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, Kind]) -> Attempt:

@@ -17,7 +17,7 @@ from rerail.core import template
 from rerail.core.items import COMPLETED, FAILED, ranges
 from rerail.core.model import Inner
 from rerail.core.params import resolve
-from rerail.core.state import Unit
+from rerail.core.state import Unit, name
 from rerail.core.template import ExpressionError
 from rerail.core.values import Usage
 from rerail.engine.desk import Desk
@@ -166,6 +166,21 @@ class Controller(ABC):
             if known.status == "completed":
                 outputs |= known.outputs
         return outputs
+
+    def begin_anew(self, why: str) -> None:
+        """Give everything inside up: what is known of it can no longer be told to be its own."""
+        self.desk.recorder.warn(f"{name(self.unit)}: {why}; it begins anew")
+        attempt = self.state.unit(self.unit).attempts + 1
+        self.desk.past.invalidate(self.unit, why)
+        self.desk.recorder.stage(
+            ev.StepStarted(
+                at=self.desk.clock.now(),
+                step=self.unit[0],
+                item=self.unit[1],
+                attempt=attempt,
+                fingerprint=self.desk.definition(self.step) if self.unit[1] is None else "",
+            )
+        )
 
     def list_nothing(self, total: int, *, carries: bool) -> None:
         """Record that it has begun, or that there may be more iterations than were said; nobody lists them."""

@@ -28,17 +28,17 @@ def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop, held: Held 
         return End(status="interrupted", reason=recorder.degraded, lost=stopped)
     if stop.signal is not None:
         return End(status="interrupted", reason=stop.reason, signal=stop.signal)
+    asked = tuple(root.asked)
+    unknown = f"the outcome of {', '.join(asked)} is unknown" if asked else ""
     if root.failed and not (held is not None and held.hooks):  # a clean-up that waits is not left out without a word
-        why = stop.reason or (held.why if held is not None else "")
-        return End(status="failed", reason=why, cause=stop.pausing)
+        also = [stop.reason or (held.why if held is not None else ""), unknown]
+        return End(status="failed", reason="; ".join(filter(None, also)), cause=stop.pausing)
     if stop.pausing == "max-runtime" and held is not None and held.cause == "quota" and not root.complete:
         return End(status="paused", reason=f"{held.why}; {stop.reason}", cause="quota", until=held.until)
     if stop.pausing and not root.complete:
         return End(status="paused", reason=stop.reason, cause=stop.pausing)
-    asked = tuple(root.asked)
     if asked:
-        reason = f"the outcome of {', '.join(asked)} is unknown"
-        return End(status="paused", reason=reason, asked=asked, cause="unknown outcome")
+        return End(status="paused", reason=unknown, asked=asked, cause="unknown outcome")
     if held is not None:
         return End(status="paused", reason=held.why, cause=held.cause, until=held.until, waiting=held.waiting)
     if job.until and root.reached and not root.complete:

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import events as ev
 from rerail.core import listing as lists
 from rerail.core.items import Items, allowed_failures, parent_of
 from rerail.core.listing import Listing, ListingError, ListingStopped
@@ -76,7 +75,7 @@ class MapRun(Controller):
             if recorded is not None and recorded.digest == known.digest:
                 self._go_on(recorded, known)
                 return
-            self._begin_anew("its list was lost with damaged records")
+            self.begin_anew("its list was lost with damaged records")
         if self.action.over.kind == "command":
             self._run_command()
             return
@@ -86,21 +85,6 @@ class MapRun(Controller):
             self._take_list(lists.listing(raw, self.action, scope))
         except ListingError as error:
             self._refuse(str(error))
-
-    def _begin_anew(self, why: str) -> None:
-        """Nothing of what is known of the items can be told to be theirs."""
-        self.desk.recorder.warn(f"{name(self.unit)}: {why}; it begins anew")
-        attempt = self.state.unit(self.unit).attempts + 1
-        self.desk.past.invalidate(self.unit, why)
-        self.desk.recorder.stage(
-            ev.StepStarted(
-                at=self.desk.clock.now(),
-                step=self.unit[0],
-                item=self.unit[1],
-                attempt=attempt,
-                fingerprint=self.desk.definition(self.step) if self.item is None else "",
-            )
-        )
 
     def _refuse(self, why: str) -> None:
         self.end("failed", type="ItemsInvalid", message=why, retryable=False)
@@ -255,6 +239,9 @@ class MapRun(Controller):
 
     def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:  # noqa: ARG002 - the home's signature
         return None
+
+    def required(self, task: Task) -> str:  # noqa: ARG002 - the home's signature
+        return ""
 
     def allows_failure(self, task: Task) -> bool:
         return task.step.allow_failure or self.action.on_item_failure == "skip"

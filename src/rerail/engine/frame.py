@@ -6,7 +6,7 @@ to a controller, which is told when nothing more will come of them. Holds no clo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -68,6 +68,7 @@ class Frame:
         self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
         self._cleaning: dict[str, str] = {}  # step → the last hook of its clean-up, while that is under way
         self._asked: set[str] = set()
+        self._required: dict[str, str] = {}  # settled steps that the plan has run again, and why
         self._last_begun = False
         self.active = 0  # tasks that something will still come of
         self.status = ""  # what `run.status` stands for in its last hooks
@@ -103,16 +104,24 @@ class Frame:
         self._lineage[step_id] = lineage_of(self.body.by_id[step_id], unit, self._lineage)
         self._frontier.settle(step_id)
 
-    def expect(self, step_id: str, *, ask: bool = False) -> None:
-        """A step that is still to run, or that a person has to judge."""
+    def expect(self, step_id: str, *, ask: bool = False, of: Sequence[str] = ()) -> None:
+        """A step that is still to run, or that a person has to judge, or units inside it."""
         self._unfinished.add(step_id)
         if ask:
-            self.ask(step_id)
+            self.ask(step_id, of)
 
-    def ask(self, step_id: str) -> None:
-        """A person has to judge a step of this frame first: until then the frame is not over."""
+    def require(self, step_id: str, reason: str) -> None:
+        """Have a settled step run again when its turn comes, whether or not what it needs comes out the same."""
+        self._required[step_id] = reason
+
+    def required(self, task: Task) -> str:
+        """Why the plan has a settled step run again; '' if it does not."""
+        return self._required.get(task.step.id, "")
+
+    def ask(self, step_id: str, of: Sequence[str] = ()) -> None:
+        """A person has to judge a step of this frame first, or units inside it: until then the frame is not over."""
         self._asked.add(step_id)
-        self._turns.asked.append(name((step_id, self.item)))
+        self._turns.asked += of or [name((step_id, self.item))]
         self.active += 1
 
     def set_aside(self, task: Task) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rerail.core.making import has_failed
 from rerail.core.model import Inner, Loop, every_step
 from rerail.core.state import Unit, UnitState
 from rerail.engine.controllers import Controller, InnerRun
@@ -33,7 +34,7 @@ class Inside:
             if changed:
                 self._desk.past.invalidate(task.unit, f"{changed} produced something different")
                 return
-        if unit.status == "failed":
+        if has_failed(task.step, unit):
             self._desk.past.reopen_failed(task.unit)
 
     def begin(self, task: Task) -> None:

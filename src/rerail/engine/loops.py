@@ -36,6 +36,12 @@ class LoopRun(Controller):
     def begin(self) -> None:
         action = self.step.action
         assert isinstance(action, Loop)
+        known = self.state.unit(self.unit).items
+        if known is not None and known.completed and self._is_forgotten(known.completed):
+            if not self._is_forgotten(known.completed + 1):
+                self._open_iteration(known.completed)  # it was begun, so the one before it was not the last
+                return
+            self.begin_anew("what its last iteration handed out is no longer known")
         self.list_nothing(action.max_iterations, carries=True)
         items = self.state.unit(self.unit).items
         assert items is not None
@@ -58,6 +64,11 @@ class LoopRun(Controller):
         passed = (self.desk.clock.now() - ends[-1]).total_seconds() if ends else action.delay
         return remaining(action.delay, action.delay - passed)
 
+    def _is_forgotten(self, iteration: int) -> bool:
+        """Whether the state has no record of an iteration's steps."""
+        item = joined(self.unit[1], str(iteration))
+        return not any((step.id, item) in self.state.units for step in self.desk.body(self.task).steps)
+
     def _frame_of(self, iteration: int) -> Frame:
         """Names as they are after an iteration, for what decides whether there is another."""
         frame = Frame(self.desk.body(self.task), self.desk.turns, self.outer, joined(self.unit[1], str(iteration)))
@@ -73,6 +84,9 @@ class LoopRun(Controller):
         if done >= action.max_iterations:
             self._exhausted(action)
             return
+        self._open_iteration(done)
+
+    def _open_iteration(self, done: int) -> None:
         values = {"loop": {"iteration": done + 1}}
         previous = joined(self.unit[1], str(done)) if done else None
         self.open_group(done, joined(self.unit[1], str(done + 1)), values, previous)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rerail.core import events as ev
 from rerail.core.audit import Audit
-from rerail.core.closing import is_past_iteration
+from rerail.core.closing import closed_iteration, past_loop
 from rerail.core.cutoff import all_seen, found_cut_off
 from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
@@ -17,7 +17,7 @@ from rerail.core.making import Frame as Planned
 from rerail.core.making import decide
 from rerail.core.model import Step
 from rerail.core.retry import remaining
-from rerail.core.state import RunState, Unit, UnitState
+from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.frame import Frame
 from rerail.engine.job import Job, attempt_name
 from rerail.engine.recorder import Recorder
@@ -87,16 +87,19 @@ class Past:
             )
             frame.reuse(step.id, self._recorder.state.unit(unit))
         else:
-            frame.expect(step.id, ask=decision.decision == "ask")
+            frame.expect(step.id, ask=decision.decision == "ask", of=_asked_inside(decision))
         self._finish_clean_up(frame, step, hold=not reused)
         if decision.decision == "continue":
             self._go_on(unit, decision)
             return
         again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
         if again and (known.status in ("completed", "skipped") or known.items is not None):
-            # With flaws, mending has recorded it already. What failed keeps its record until it runs again: what is
-            # left of its clean-up depends on it.
+            # With flaws, mending has recorded it already.
             self.invalidate(unit, decision.reason)
+        elif again and known.settled:
+            # A failure that was allowed keeps its record until the step runs again: what is left of its clean-up
+            # depends on it. That it counts as settled must not save it, whatever becomes of what it needs.
+            frame.require(step.id, decision.reason)
 
     def _go_on(self, unit: Unit, decision: Decision) -> None:
         """A controller goes on: what is to run again inside it is reopened, and so is everything around that."""
@@ -106,14 +109,16 @@ class Past:
         for inner in again:
             if inner in state.units and state.units[inner].status in ("completed", "failed"):
                 self.invalidate(inner, decision.reason, reopened=True)
-            for outer in around(inner):
-                known = state.units.get(outer)
-                if known is None or outer == inner:
-                    continue
-                if is_past_iteration(known, outer, inner):
-                    self.invalidate(outer, decision.reason)  # all that came after stands on it
-                elif known.status == "completed" or (known.status == "failed" and known.retry_at is None):
-                    self.invalidate(outer, decision.reason, reopened=True)
+            outers = [outer for outer in dict.fromkeys(around(inner)) if outer != inner]
+            past = past_loop(state, inner)
+            if past is not None:
+                self.invalidate(past, decision.reason)  # all that came after stands on it
+                outers = outers[outers.index(past) + 1 :]
+            for outer in outers:
+                known, index = state.unit(outer), closed_iteration(state, outer)
+                permanent = known.status == "completed" or (known.status == "failed" and known.retry_at is None)
+                if permanent or index is not None:
+                    self.invalidate(outer, decision.reason, reopened=True, index=index)
         if state.unit(unit).settled:
             self.invalidate(unit, decision.reason, reopened=True)
 
@@ -182,8 +187,13 @@ class Past:
         for dead in list(dead_items(state, unit)):
             if not self._job.retry or dead in self._job.retry:
                 self.invalidate(dead, "it had failed", reopened=True)
-        if state.unit(unit).retry_at is None:
+        if state.unit(unit).status == "failed" and state.unit(unit).retry_at is None:
             self.invalidate(unit, "it had failed", reopened=True)
+
+
+def _asked_inside(decision: Decision) -> list[str]:
+    """The units that a person has to judge before a controller goes on."""
+    return [name(one.unit) for one in decision.inner if one.decision == "ask"]
 
 
 def dead_items(state: RunState, controller: Unit) -> Iterator[Unit]:

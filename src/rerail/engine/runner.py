@@ -92,7 +92,10 @@ class Runner:
         if not self._is_stopping():
             self._past.start_anew(self._root.start_hooks(left.hooks))
             self._loop()
-        return self._ending()
+        last = self._ending()
+        if last.status == "failed" and end.status == "failed" and not last.reason:
+            last = msgspec.structs.replace(last, reason=end.reason, cause=end.cause)  # the hooks answered no question
+        return last
 
     def _ending(self) -> End:
         held = self._holds.pause(self._inside.hooks) or self._holds.closed()
@@ -149,7 +152,9 @@ class Runner:
     def _fill(self, starts: list[Task]) -> None:
         """Stage the start of whatever is ready while there is room."""
         if self._is_stopping():
-            return
+            if not self._stopping.spares_clean_up or self._recorder.lost is not None or self._recorder.degraded:
+                return
+            self._turns.keep(lambda task: task.unit[0] in self._inside.hooks)
         for task in self._turns.turns(self._clock.monotonic(), self._has_room):
             unit, step = self._state.unit(task.unit), task.step
             if step.inputs and task.unit not in self._files.examined:
@@ -170,8 +175,10 @@ class Runner:
 
     def _runs_after_all(self, task: Task, unit: UnitState) -> bool:
         """Whether a settled step runs again now that what it needs has come out; if not, it is settled, or looked at."""
-        changed = task.home.outdated(task, unit, self._state)
-        why = f"{changed} produced something different" if changed else self._files.changed(task, unit)
+        why = task.home.required(task)
+        if not why:
+            changed = task.home.outdated(task, unit, self._state)
+            why = f"{changed} produced something different" if changed else self._files.changed(task, unit)
         lost = "" if why else self._files.confirm(task, unit)
         if why or lost:
             aside = self._files.clear(task, unit)
@@ -198,12 +205,21 @@ class Runner:
                 item=item,
                 attempt=number,
                 index=task.index,
-                fingerprint=self._desk.definition(step) if item is None else "",
+                fingerprint=self._definition(task),
                 head=self._tools.head(place_of(self._job, step)) if step.commit_required else "",
                 inputs=self._files.inputs(task) if step.inputs else (),
             )
         )
         self._take_in(task, number)
+
+    def _definition(self, task: Task) -> str:
+        """The fingerprint that a start records; of a controller that goes on under `--changes keep` the recorded one."""
+        if task.unit[1] is not None:
+            return ""
+        known = self._state.unit(task.unit)
+        if known.items is not None and self._job.changes == "keep" and known.fingerprint:
+            return known.fingerprint  # so that the next plan sees the edit, as it does for a step that was kept
+        return self._desk.definition(task.step)
 
     def _take_in(self, task: Task, number: int) -> None:
         self._running[task.unit] = (task, number, self._clock.monotonic())

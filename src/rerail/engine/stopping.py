@@ -46,6 +46,11 @@ class Stopping:
             return self.purse.name
         return self.signal.name if self.signal else self.reason or self._desk.recorder.degraded or "--fail-fast"
 
+    @property
+    def spares_clean_up(self) -> bool:
+        """Whether what cleans up after a failure runs all the same: it does although a budget is spent."""
+        return self._pausing == "budget" and self.signal is None
+
     def start_nothing(self, reason: str) -> None:
         self.reason = self.reason or reason
         self._desk.stopping = True

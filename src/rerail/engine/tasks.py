@@ -30,6 +30,9 @@ class Home(Protocol):
     def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:
         """The step that produced something different since this unit started, if there is one that counts."""
 
+    def required(self, task: Task) -> str:
+        """Why the plan has a settled unit run again; '' if it does not."""
+
     def settle(self, task: Task, unit: UnitState) -> None:
         """A task is done: what waited for it may be ready."""
 
