@@ -18,6 +18,7 @@ from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Wishes, plan
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import UnitState, fold
+from rerail.mending import relied_on
 from rerail.ports import Recording, RunLog, Store
 from rerail.prepare import (
     Prepared,
@@ -177,17 +178,24 @@ def _copy_results(store: Store, fork: Fork, log: RunLog) -> None:
                 log.save_results(name.removesuffix(".jsonl"), [file.read()])
 
 
-def create_fork(store: Store, fork: Fork) -> None:
-    """Create the run, with all it shares durable before anything else is done: from here on it is resumed as any run."""
-    header = fork.ready.recording.header
-    log = store.create(header, fork.ready.text)
-    try:
-        now = fork.opening.at
-        _copy_results(store, fork, log)
-        events = [fork.opening, *fork.adopted, RunInterrupted(at=now, reason=f"forked from {header.parent}")]
-        log.append(events)
-        with contextlib.suppress(OSError):
-            state = fold(enumerate(events, 1), log.recording.state)
-            log.save_snapshot(checkpoint_of(header, fork.ready.pipeline, state), keep=0)
-    finally:
-        log.close()
+def create_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> Prepared:
+    """Create the run, with all it shares durable before anything else is done: from here on it is resumed as any run.
+
+    Nothing is collected from the content store between reading the parent, which may be pruned at any moment, and the
+    record that the fork refers to its copies too.
+    """
+    with relied_on(store.directory(parent_id)):
+        fork = plan_fork(store, parent_id, request, base_dir=base_dir, look=False)
+        header = fork.ready.recording.header
+        log = store.create(header, fork.ready.text)
+        try:
+            now = fork.opening.at
+            _copy_results(store, fork, log)
+            events = [fork.opening, *fork.adopted, RunInterrupted(at=now, reason=f"forked from {header.parent}")]
+            log.append(events)
+            with contextlib.suppress(OSError):
+                state = fold(enumerate(events, 1), log.recording.state)
+                log.save_snapshot(checkpoint_of(header, fork.ready.pipeline, state), keep=0)
+        finally:
+            log.close()
+        return fork.ready

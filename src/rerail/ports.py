@@ -114,8 +114,11 @@ class Store(Protocol):
     def runs(self) -> list[str]:
         """The ids of all runs, in no particular order."""
 
-    def delete(self, run_id: str) -> None:
-        """Remove a run. Raises RunBusy while its owner lives, RunNotFound."""
+    def delete(self, run_id: str, check: Callable[[], None] = lambda: None) -> None:
+        """Remove a run. Raises RunBusy while its owner lives, RunNotFound.
+
+        `check` is called once nobody else can change the run; if it raises, nothing is removed.
+        """
 
 
 class ProcessWork(msgspec.Struct, frozen=True, kw_only=True):

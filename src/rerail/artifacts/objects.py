@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import msgspec
 
@@ -132,13 +132,18 @@ class Objects:
             return None
         return msgspec.json.decode(data, type=list[Entry])
 
-    def collect(self, live: set[str], *, dry_run: bool) -> tuple[int, int]:
-        """Remove what no run refers to; how many, and how many bytes. Raises BlockingIOError while a run relies on it."""
+    def collect(self, find_live: Callable[[], Container[str]], *, dry_run: bool) -> tuple[int, int]:
+        """Remove what no run refers to; how many, and how many bytes. Raises BlockingIOError while a run relies on it.
+
+        What runs refer to is asked for under the lock: a run that begins, seals and completes meanwhile has to wait
+        before it seals, so none can refer to something that the answer does not name.
+        """
         if not os.path.isdir(self.root):
             return 0, 0
-        lock = durable_files.SharedLock(os.path.join(self.root, "lock"), alone=True)
+        lock = None if dry_run else durable_files.SharedLock(os.path.join(self.root, "lock"), alone=True)
         count = total = 0
         try:
+            live = find_live()
             for sha256 in self.all():
                 if sha256 not in live:
                     count += 1
@@ -146,7 +151,8 @@ class Objects:
                     if not dry_run:
                         remove_file(self.path(sha256))
         finally:
-            lock.release()
+            if lock is not None:
+                lock.release()
         return count, total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from rerail.cli.output import say
 from rerail.cli.summaries import STATUSES, summaries
 from rerail.cli.tables import table
 from rerail.cli.terminal import STYLES, out_look
+from rerail.core.state import shown_status
 from rerail.errors import RerailError, RunBusy, UsageError
 from rerail.stores.directory import DirectoryStore
 from rerail.text import size_text as size
@@ -69,7 +71,7 @@ def prune(
     rows = _prunable(store, _age(older_than), keep or 0, statuses or FINISHED)
     for row in rows:
         row["bytes"] = tree_bytes(store.path(row["run_id"]))
-    kept = [] if dry_run else [row for row in rows if not _delete(store, row["run_id"], row["status"])]
+    kept = [] if dry_run else [row for row in rows if not _delete(store, row["run_id"], statuses or FINISHED)]
     gone = [row for row in rows if row not in kept]
     total = sum(row["bytes"] for row in gone)
     if as_json:
@@ -87,25 +89,26 @@ def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
     from rerail.artifacts.objects import Objects
 
     objects = Objects(os.path.join(store.root, "objects"))
-    if not os.path.isdir(objects.root):
-        return
-    live: set[str] = set()
-    for run_id in store.runs():
-        if run_id in gone:
-            continue
-        try:
-            units = store.read(run_id).state.units.values()
-        except RerailError as error:
-            say(f"rerail: no copies of artifacts were removed: run {run_id} cannot be read ({error})")
-            return
-        for record in (record for unit in units for record in unit.artifacts):
-            live |= {record.sha256, record.manifest}
-            if record.manifest:
-                live.update(entry.sha256 for entry in objects.manifest(record.manifest) or ())
+
+    def find_live() -> set[str]:
+        live: set[str] = set()
+        for run_id in store.runs():
+            if run_id in gone:
+                continue
+            for unit in store.read(run_id).state.units.values():
+                for record in unit.artifacts:
+                    live |= {record.sha256, record.manifest}
+                    if record.manifest:
+                        live.update(entry.sha256 for entry in objects.manifest(record.manifest) or ())
+        return live
+
     try:
-        count, total = objects.collect(live, dry_run=dry_run)
+        count, total = objects.collect(find_live, dry_run=dry_run)
     except BlockingIOError:
         say("rerail: no copies of artifacts were removed: a run that is going on may need them")
+        return
+    except RerailError as error:
+        say(f"rerail: no copies of artifacts were removed: a run cannot be read ({error})")
         return
     if count:
         say(f"rerail: {'would remove' if dry_run else 'removed'} {count} copies of artifacts, {size(total)}")
@@ -143,25 +146,37 @@ def _age(text: str | None) -> float | None:
     return seconds
 
 
-def _delete(store: DirectoryStore, run_id: str, status: str) -> bool:
+def _delete(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> bool:
+    """Delete a run whose status is one of these; whether it was."""
+
+    def reject_other_status() -> None:
+        # What the list said is not enough to destroy anything: since then somebody may have marked a step, resumed the
+        # run or forked it, and damage is evidence.
+        try:
+            status = shown_status(store.read(run_id).state, owner_alive=False)  # its lock is ours
+        except RerailError:
+            if "damaged" not in statuses:
+                raise
+            return
+        if status not in statuses:
+            raise UsageError(f"it is {status} now", hint=f"rerail show {run_id}")
+
     try:
-        if status != "damaged":
-            store.read(run_id)  # what the index says is not enough to destroy anything: damage is evidence
-        _remove(store, run_id)
+        _remove(store, run_id, reject_other_status)
     except (RerailError, OSError) as error:
         say(f"rerail: run {run_id} stays: {error}")
         return False
     return True
 
 
-def _remove(store: DirectoryStore, run_id: str) -> None:
+def _remove(store: DirectoryStore, run_id: str, check: Callable[[], None] = lambda: None) -> None:
     """Delete a run, then what its last attempts left in memory, and those of them that still run."""
     from rerail import processes
     from rerail.executors import channels
     from rerail.remains import mark_in
 
     mark = mark_in(store, run_id)
-    store.delete(run_id)
+    store.delete(run_id, check)
     if mark:
         processes.end_marked(mark)
         channels.wipe(mark)

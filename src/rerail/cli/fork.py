@@ -76,12 +76,10 @@ def fork(
         start=wanted.start,
         until=wanted.until,
     )
-    planned = plan_fork(store, parent, request, base_dir=base, look=wanted.dry_run)
-    ready = planned.ready
     if wanted.dry_run:
-        ready = ready.shown
+        ready = plan_fork(store, parent, request, base_dir=base).ready.shown
         say(f"rerail: a fork of run {parent} of {ready.recording.header.pipeline}")
         show_plan(ready.plan, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
         return 0
-    create_fork(store, planned)
+    ready = create_fork(store, parent, request, base_dir=base)
     return go_on(store, ready.run_id, wanted, headline=f"rerail: run {ready.run_id}, a fork of {parent}")

@@ -294,10 +294,11 @@ class DirectoryStore:
         except StateError:
             return None
 
-    def delete(self, run_id: str) -> None:
+    def delete(self, run_id: str, check: Callable[[], None] = lambda: None) -> None:
         path = self._existing(run_id)
         lock = self._locked(run_id, path)
         try:
+            check()
             # Out of sight at once: half of a run would look like one that has hardly begun, and would be run again.
             gone = os.path.join(self._runs, f"{leftovers.GONE}{run_id}-{os.urandom(4).hex()}")
             durable.move_file(path, gone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from rerail import processes
@@ -129,10 +129,11 @@ class MemoryStore:
     def runs(self) -> list[str]:
         return list(self._runs)
 
-    def delete(self, run_id: str) -> None:
+    def delete(self, run_id: str, check: Callable[[], None] = lambda: None) -> None:
         kept = self._find(run_id)
         if kept.log is not None:
             raise RunBusy(f"run {run_id} is owned by this process", hint=f"rerail show {run_id}")
+        check()
         del self._runs[run_id]
 
     def _find(self, run_id: str) -> _Kept:
