@@ -162,6 +162,7 @@ def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, c
         dice=random.random,
         signals=signals,
         head=git.head,
+        work_tree=git.work_tree,
         uncommitted=git.uncommitted,
         find=patterns.found,
         source=lambda source, scope: sources.read(source, scope, place.work_dir, lambda: bool(signals.received)),

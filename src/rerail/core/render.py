@@ -45,6 +45,12 @@ class StepResults(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
+def directory(step: Step, env: Mapping[str, str], scope: Scope) -> str:
+    """The directory of a step, relative to the run's; raises ExpressionError."""
+    settled = {name: template.render(text, scope) for name, text in env.items()}
+    return template.render(step.cwd, msgspec.structs.replace(scope, env={**scope.env, **settled}))
+
+
 def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
     """The step with all its expressions evaluated; raises ExpressionError."""
     settled = {name: template.render(text, scope) for name, text in env.items()}

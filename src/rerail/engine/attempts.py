@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from rerail.core.closing import is_pipeline
 from rerail.core.events import Failure, Verdict
 from rerail.core.items import around
 from rerail.core.model import Call, Run, Step
-from rerail.core.render import Rendered, StepResults, mentioned, rendered, shell
+from rerail.core.render import Rendered, StepResults, directory, mentioned, rendered, shell
 from rerail.core.retry import Symptoms, patterns
 from rerail.core.state import RunState, Unit
 from rerail.core.template import Scope
@@ -127,18 +127,12 @@ def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, K
     return msgspec.structs.replace(attempt, checks=tuple(made))
 
 
-def place_of(job: Job, step: Step) -> str:
-    """Where the commits of a step are looked for."""
-    return os.path.join(job.work_dir, step.cwd) if step.cwd and "${{" not in step.cwd else job.work_dir
-
-
-def without_commit(outcome: Outcome, uncommitted: Sequence[str], head: str) -> Outcome:
-    """The failure of a step that had to commit: HEAD is where it was when the step was first tried."""
-    what = f"changed and not committed: {', '.join(uncommitted)}" if uncommitted else "nothing was changed either"
-    if not head:
-        what = "there is no git work tree with a commit here"
-    message = f"commit_required, but no commit was created; {what}"
-    return msgspec.structs.replace(outcome, status="failed", type="CommitRequired", message=message, outputs={})
+def directory_of(job: Job, task: Task, view: View) -> str:
+    """The directory a step runs in, for what has to be known of it before and after; raises ExpressionError."""
+    cwd = task.step.cwd
+    if "${{" in cwd:
+        cwd = directory(task.step, {**job.pipeline.env, **task.step.env}, view.of(task))
+    return os.path.join(job.work_dir, cwd) if cwd else job.work_dir
 
 
 def failure_of(job: Job, task: Task, outcome: Outcome, state: RunState, at: datetime) -> Failure:

@@ -84,6 +84,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     dice: Callable[[], float]  # uniform in [0, 1)
     signals: Signals
     head: Callable[[str], str]  # the commit a directory is at
+    work_tree: Callable[[str], str]  # the work tree a directory is in
     uncommitted: Callable[[str], list[str]]
     find: Find
     source: Callable[[Source, Scope], Any]  # what a map fans out over; raises ListingError, ListingStopped

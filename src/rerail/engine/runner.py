@@ -15,8 +15,8 @@ from rerail.core import events as ev
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.template import ExpressionError, evaluate
-from rerail.engine.attempts import place_of, without_commit
 from rerail.engine.autosave import save_cost, save_progress
+from rerail.engine.commits import Commits
 from rerail.engine.desk import Desk
 from rerail.engine.ending import ending_of, finish
 from rerail.engine.ends import Ends
@@ -59,6 +59,7 @@ class Runner:
         self._counted = 0  # those of them that count against the width of the run
         self._files = StepFiles(tools.workshop, job.spared, self._desk.cannot_keep)
         self._launching = Launching(self._desk, self._files)
+        self._commits = Commits(self._desk)
         self._stopping = Stopping(job, tools, self._desk, self._running)
         self._final_status = ""  # what the run has come to, once only its last hooks are left
         self._last_interval = self._clock.monotonic()
@@ -170,6 +171,8 @@ class Runner:
                 continue
             if not self._holds.idle and self._holds.holds(task):
                 continue
+            if step.commit_required and not self._commits.reserve(task):
+                continue
             self._stage_start(task, unit.attempts + 1)
             starts.append(task)
 
@@ -206,7 +209,7 @@ class Runner:
                 attempt=number,
                 index=task.index,
                 fingerprint=self._definition(task),
-                head=self._tools.head(place_of(self._job, step)) if step.commit_required else "",
+                head=self._commits.head(task) if step.commit_required else "",
                 inputs=self._files.inputs(task) if step.inputs else (),
             )
         )
@@ -367,7 +370,7 @@ class Runner:
         """No further step runs in this life, only hooks."""
         self._root.halt()
         self._desk.stopping = True
-        for tasks in (self._turns, self._holds):
+        for tasks in (self._turns, self._holds, self._commits):
             tasks.keep(lambda task: task.unit[0] in self._inside.hooks)
 
     def _end(self, task: Task, attempt: int, outcome: Outcome) -> None:
@@ -376,10 +379,7 @@ class Runner:
         for warning in outcome.warnings:
             self._recorder.warn(f"{name(task.unit)}: {warning}")
         if outcome.status == "ok" and step.commit_required:
-            place = place_of(self._job, step)
-            head = self._tools.head(place)
-            if head in ("", self._state.unit(outcome.unit).head):
-                outcome = without_commit(outcome, self._tools.uncommitted(place), head)
+            outcome = self._commits.prove(task, outcome, self._state.unit(outcome.unit).head)
         if outcome.status == "ok" and step.artifacts:
             problem = self._files.seal(task, outcome, self._desk.view.of(task))
             if not problem:
@@ -407,3 +407,5 @@ class Runner:
                 if for_good and task.home is self._root and self._job.options.fail_fast and not self._final_status:
                     self._halt()
                     self._executor.stop(STOP_GRACE, spare=self._inside.hooks)
+        if task.step.commit_required and self._state.unit(task.unit).retry_at is None:
+            self._commits.release(task.unit)

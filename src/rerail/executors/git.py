@@ -10,6 +10,11 @@ def head(directory: str) -> str:
     return _git(directory, "rev-parse", "--verify", "--quiet", "HEAD")
 
 
+def work_tree(directory: str) -> str:
+    """What tells work trees apart, each of which has a HEAD of its own; '' where there is no repository."""
+    return _git(directory, "rev-parse", "--absolute-git-dir")
+
+
 def uncommitted(directory: str, most: int = 10) -> list[str]:
     """Paths that changed and were not committed, as git writes them."""
     lines = _git(directory, "status", "--porcelain", "--untracked-files=normal").splitlines()

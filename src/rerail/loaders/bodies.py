@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from rerail.core import holes, jsonpath
-from rerail.core.model import Loop, Map, Source
+from rerail.core.model import Inner, Loop, Map, Source, Step
 from rerail.core.template import Known
 from rerail.loaders.allowances import read_budget
 from rerail.loaders.document import Node
@@ -62,6 +64,31 @@ def read_map(fields: Fields, problems: Problems, known: Known, directory: str) -
         on_item_failure=how,
         item_budget=read_budget(inner, "item_budget", may_stop=False),
     )
+
+
+def reject_shared_commits(fields: Fields, problems: Problems, made: Map) -> None:
+    """Note steps that have to commit in a work tree which items that run at the same time share."""
+    if made.parallel == 1:
+        return
+    for step in _shared_commits(made.steps, re.compile(r"\$\{\{[^}]*\bitem\b")):
+        problems.add(
+            fields.get("map") or fields.node,
+            f"step `{step.local}` has `commit_required`, and the items of {fields.what} run in parallel in one work tree:"
+            " a commit of one would count for another; give the map `parallel: 1`, or the step a `cwd` with `item` in it"
+            " (a work tree of its own for each item)",
+        )
+
+
+def _shared_commits(steps: Iterable[Step], own_directory: re.Pattern[str]) -> Iterator[Step]:
+    """The steps at any depth that have to commit where their `cwd` does not tell items apart."""
+    for step in steps:
+        if step.commit_required and not own_directory.search(step.cwd):
+            yield step
+        yield from _shared_commits(step.on_failure, own_directory)
+        if isinstance(step.action, Inner):  # what its params stand for may be another directory for each item
+            yield from _shared_commits((*step.body, *step.action.finally_), re.compile(r"\$\{\{"))
+        else:
+            yield from _shared_commits(step.body, own_directory)
 
 
 def _with_item(known: Known) -> Known:

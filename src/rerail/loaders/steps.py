@@ -25,7 +25,7 @@ from rerail.loaders.actions import (
 )
 from rerail.loaders.allowances import read_budget, read_rate_limit
 from rerail.loaders.artifacts import read_artifacts
-from rerail.loaders.bodies import CONTROLLERS, loop_conditions, read_loop, read_map
+from rerail.loaders.bodies import CONTROLLERS, loop_conditions, read_loop, read_map, reject_shared_commits
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
@@ -287,7 +287,9 @@ class StepReader:
             made = read_map(fields, self._problems, known, around.directory)
             single = _is_single(node)
             reader = self.inside(msgspec.structs.replace(inner, item=True, single=single), step.env)
-            return msgspec.structs.replace(made, steps=reader.with_hooks(reader.main(node)), single=single)
+            made = msgspec.structs.replace(made, steps=reader.with_hooks(reader.main(node)), single=single)
+            reject_shared_commits(fields, self._problems, made)
+            return made
         reader = self.inside(msgspec.structs.replace(inner, loop=True, carries=True), step.env)
         steps = reader.with_hooks(reader.main(node))
         paths = {one.id for one in steps}
