@@ -6,14 +6,15 @@ A new run and a resumed one go through the same `_drive`; they differ only in th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rerail.core.events import RunResumed, RunStarted
-from rerail.core.model import Pipeline, RunOptions
+from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.plan import Wishes, plan
 from rerail.core.state import RunState
 from rerail.mending import mend, mending_events, relied_on
@@ -38,6 +39,9 @@ from rerail.prepare import (
     started,
 )
 from rerail.remains import end_processes, ended_words, hiding, mark_of, present_secrets
+
+if TYPE_CHECKING:
+    from rerail.stores.claims import Claims
 
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
@@ -96,7 +100,15 @@ def start_pipeline(
     refuse_secret_header(mask, header, store.directory(header.run_id), actual(header.work_dir, base_dir))
     files = place_of(actual(header.work_dir, base_dir), base_dir, store.directory(header.run_id))
     refuse_misplaced(pipeline, files, request.pipeline_path)
-    log = store.create(header, text)
+    claims = Claiming(store, pipeline, header, files.work_dir, allow_concurrent=request.allow_concurrent)
+    log: RunLog | None = None
+    try:
+        with claims.claimed("rerail run"):
+            log = store.create(header, text)
+    except BaseException:
+        if log is not None:
+            log.close()  # what it would write could not be claimed
+        raise
     try:
         opening = started(pipeline, text, request.options, now)
         decisions = plan(pipeline, RunState(), wishes=Wishes(start=request.start))
@@ -106,12 +118,14 @@ def start_pipeline(
             until=request.until,
             mask=mask,
             files=files,
+            contested=claims.contested,
             wait=request.wait,
             ask=request.ask,
         )
         driven = drive(log, pipeline, decisions, opening, reporters, place)
         return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
     finally:
+        claims.release()
         log.close()
 
 
@@ -138,6 +152,11 @@ def resume(
         ready = plan_on(store, recording, request, base_dir)
         if ready.finished:
             return None
+        header, work_dir = recording.header, ready.place.work_dir
+        claims = Claiming(store, ready.pipeline, header, work_dir, allow_concurrent=request.allow_concurrent)
+        relying.callback(claims.release)
+        with claims.claimed(f"rerail resume {run_id}"):
+            pass
         teller.announce(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
@@ -153,6 +172,7 @@ def resume(
             until=request.until,
             mask=mask,
             files=ready.place,
+            contested=claims.contested,
             mended=mending_events(ready, done, opening.at),
             spared=ready.audit.taken_over,
             retry=ready.wishes.retry,
@@ -165,6 +185,63 @@ def resume(
     finally:
         relying.close()
         log.close()
+
+
+class Claiming:
+    """The paths that a run claims while this process executes it; none of this costs anything if it claims none."""
+
+    def __init__(
+        self, store: Store, pipeline: Pipeline, header: RunHeader, work_dir: str, *, allow_concurrent: bool
+    ) -> None:
+        from rerail.core.claims import claims_of
+        from rerail.core.render import pattern
+        from rerail.core.template import ExpressionError, Scope
+
+        run_dir = store.directory(header.run_id)
+        scope = Scope(params=header.params, env=os.environ, steps={}, run={"id": header.run_id, "dir": run_dir})
+
+        def render(text: str) -> str | None:
+            try:
+                return pattern(text, scope)
+            except ExpressionError:
+                return None
+
+        self._run_id = header.run_id
+        self._allow_concurrent = allow_concurrent
+        self._mine = claims_of(pipeline, os.path.realpath(work_dir), render) if run_dir else []
+        secret = present_secrets(pipeline, header.options)
+        self._mine = [
+            claim for claim in self._mine if secret.value(claim.path) == claim.path
+        ]  # refused when it is sealed
+        self._claims: Claims | None = None
+        if self._mine:
+            from rerail.stores.claims import Claims
+
+            self._claims = Claims(store, run_dir)
+        self._work_dir = work_dir
+
+    @contextlib.contextmanager
+    def claimed(self, command: str) -> Iterator[None]:
+        """Claim the paths, with what is done inside; raises RunBusy before that if a live run may write one of them."""
+        if self._claims is None:
+            yield
+            return
+        with self._claims.alone():
+            if not self._allow_concurrent:
+                self._claims.reject_conflicts(self._run_id, self._mine, command=command)
+            yield
+            self._claims.put(self._run_id, self._mine)
+
+    def contested(self, paths: Sequence[str], since: datetime) -> str:
+        """Why it cannot be told whose the files at these paths are; '' if nobody else can have written them since."""
+        if self._claims is None:
+            return ""
+        root = os.path.realpath(self._work_dir)
+        return self._claims.contested([os.path.normpath(os.path.join(root, path)) for path in paths], since)
+
+    def release(self) -> None:
+        if self._claims is not None:
+            self._claims.release()
 
 
 def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:

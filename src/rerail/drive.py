@@ -17,7 +17,7 @@ import msgspec
 from rerail import processes
 from rerail.artifacts import places
 from rerail.artifacts.objects import objects_of
-from rerail.artifacts.workshop import LocalWorkshop
+from rerail.artifacts.workshop import Contested, LocalWorkshop
 from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
@@ -53,6 +53,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes = "rerun"
     wait: Literal["", "yes", "no"] = ""
     ask: Ask | None = None
+    contested: Contested = lambda _paths, _since: ""
 
 
 class _LettingGo:
@@ -124,7 +125,8 @@ def drive(
         retry=place.retry,
         changes=place.changes,
     )
-    workshop = LocalWorkshop(place.files, objects_of(log.directory), log.directory, place.mask, executor.wake)
+    objects = objects_of(log.directory)
+    workshop = LocalWorkshop(place.files, objects, log.directory, place.mask, executor.wake, place.contested)
     watchdogs = executor.watchdogs
     heard, leave = (watchdogs.signals, watchdogs.leave) if processes.only_steps else (-1, -1)
     if processes.only_steps:  # they are to count signals before the first process, too

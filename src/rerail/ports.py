@@ -233,8 +233,8 @@ class Workshop(Protocol):
     def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
         """Take the digests of what a unit is going to read."""
 
-    def seal(self, unit: Unit, declared: Sequence[Artifact]) -> None:
-        """Make what a unit produced durable, take its digests, check and keep it."""
+    def seal(self, unit: Unit, declared: Sequence[Artifact], since: datetime | None = None) -> None:
+        """Make what a unit produced since a time durable, take its digests, check and keep it."""
 
     def confirm(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
         """Look whether what a step had produced still stands, now that others have run; restore it if it can be.

@@ -81,6 +81,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     until: str = ""
     wait: Literal["", "yes", "no"] = ""
     ask: Any = None  # asks a person who is there: `engine.job.Ask`
+    allow_concurrent: bool = False  # beside a live run that writes the same paths
 
 
 def load(path: str) -> tuple[Pipeline, bytes]:
@@ -117,6 +118,7 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     progress: Callable[[int], None] = lambda _: None  # told the bytes the audit has read
     wait: Literal["", "yes", "no"] = ""  # for services that ask for patience: however long, or not at all
     ask: Any = None  # asks a person who is there: `engine.job.Ask`
+    allow_concurrent: bool = False  # beside a live run that writes the same paths
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> Prepared:

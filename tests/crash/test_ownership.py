@@ -95,7 +95,8 @@ def test_twenty_simultaneous_starts_get_twenty_runs(project: Project) -> None:
     store = DirectoryStore(str(project.root / ".rerail"))
 
     def start(_index: int) -> int:
-        request = api.StartRequest(pipeline_path=str(pipeline), options=RunOptions(parallel=1))
+        options = RunOptions(parallel=1)
+        request = api.StartRequest(pipeline_path=str(pipeline), options=options, allow_concurrent=True)
         return 0 if api.start(store, request).end.status == "completed" else 1
 
     assert in_children(20, start) == [0] * 20

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -64,6 +65,10 @@ _DISK = frozenset(
 )
 
 
+# The paths of artifacts and the start of an attempt: why another run may have written them since, or ''.
+Contested = Callable[[Sequence[str], datetime], str]
+
+
 class _Job(msgspec.Struct):
     unit: Unit
     purpose: str
@@ -75,8 +80,17 @@ class _Job(msgspec.Struct):
 class LocalWorkshop:
     """The workshop of one life of a run."""
 
-    def __init__(self, place: Place, objects: Objects | None, run_dir: str, mask: Mask, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        objects: Objects | None,
+        run_dir: str,
+        mask: Mask,
+        wake: Callable[[], None],
+        contested: Contested = lambda _paths, _since: "",
+    ) -> None:
         self._place = place
+        self._contested = contested
         self._objects = objects
         self._run_dir = run_dir
         self._staging = ""
@@ -94,11 +108,15 @@ class LocalWorkshop:
 
         self._start(_Job(unit, "inputs", time.monotonic()), look)
 
-    def seal(self, unit: Unit, declared: Sequence[Artifact]) -> None:
+    def seal(self, unit: Unit, declared: Sequence[Artifact], since: datetime | None = None) -> None:
         def look(means: Means) -> Looked:
             self._prepare()
             means.staging = self._staging
             done = seal(declared, means)
+            # Asked once all is read: whoever writes there after that has not changed what was sealed.
+            contested = self._contested([record.path for record in done.records], since) if since else ""
+            if contested:
+                return Looked(unit=unit, purpose="artifacts", problem=contested)
             return Looked(unit=unit, purpose="artifacts", artifacts=done.records, warnings=done.warnings)
 
         self._start(_Job(unit, "artifacts", time.monotonic()), look)

@@ -59,6 +59,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     verify: Depth = "full"
     no_restore: bool = False
     retry: frozenset[Unit] = frozenset()  # items of the dead letter queue
+    allow_concurrent: bool = False
     dry_run: bool = False
     as_json: bool = False
     quiet: bool = False
@@ -108,6 +109,7 @@ def driving_options(command: Any) -> Any:
             default=None,
             help="Wait until a quota is there again, however long; or try at once although it should not be.",
         ),
+        click.option("--allow-concurrent", is_flag=True, help="Run although a live run may write the same files."),
         click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable."),
         click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
         json_option("Stream one JSON event per line on stdout, each once it is durable."),
@@ -171,6 +173,7 @@ def run(
         start=wanted.start,
         until=wanted.until,
         wait=wanted.patience,
+        allow_concurrent=wanted.allow_concurrent,
     )
     settle_in()
     with outlet():
@@ -217,6 +220,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         restore=not wanted.no_restore,
         retry=wanted.retry,
         wait=wanted.patience,
+        allow_concurrent=wanted.allow_concurrent,
         progress=Reading() if not wanted.quiet else lambda _: None,
     )
     known = store.read(run_id)

@@ -236,11 +236,11 @@ def _copy_over(path: str, target: str) -> None:
 class SharedLock:
     """Held by everybody who relies on files staying where they are; whoever wants to remove some asks for all of it."""
 
-    def __init__(self, path: str, *, alone: bool = False) -> None:
-        """Take it, together with others or alone; raises BlockingIOError if that cannot be had now."""
+    def __init__(self, path: str, *, alone: bool = False, wait: bool = False) -> None:
+        """Take it, together with others or alone; raises BlockingIOError if it cannot be had now and is not awaited."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._fd, (fcntl.LOCK_EX | fcntl.LOCK_NB) if alone else fcntl.LOCK_SH)
+            fcntl.flock(self._fd, (fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) if alone else fcntl.LOCK_SH)
         except BaseException:
             os.close(self._fd)
             raise

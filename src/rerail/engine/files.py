@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from datetime import datetime
 
 import msgspec
 
@@ -95,14 +96,14 @@ class StepFiles:
         """The step does not start after all."""
         self.examined.pop(task.unit, None)
 
-    def seal(self, task: Task, outcome: Outcome, scope: Scope) -> str:
+    def seal(self, task: Task, outcome: Outcome, scope: Scope, since: datetime | None) -> str:
         """Have what a step produced sealed; why that cannot even be asked for, or ''."""
         try:
             declared = filled(task.step.artifacts, scope)
         except ExpressionError as error:
             return f"artifacts: {error}"
         self._sealing[task.unit] = outcome
-        self._workshop.seal(task.unit, declared)
+        self._workshop.seal(task.unit, declared, since)
         return ""
 
     def sealed(self, looked: Looked) -> Outcome:

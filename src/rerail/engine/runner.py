@@ -8,6 +8,7 @@ outcome is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -381,13 +382,19 @@ class Runner:
         if outcome.status == "ok" and step.commit_required:
             outcome = self._commits.prove(task, outcome, self._state.unit(outcome.unit).head)
         if outcome.status == "ok" and step.artifacts:
-            problem = self._files.seal(task, outcome, self._desk.view.of(task))
+            since = self._began_at(task, outcome)
+            problem = self._files.seal(task, outcome, self._desk.view.of(task), since)
             if not problem:
                 self._take_in(task, attempt)  # until its artifacts are sealed
                 save_cost(self._desk, task, attempt, outcome)
                 return
             outcome = msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=problem)
         self._record_end(task, attempt, outcome)
+
+    def _began_at(self, task: Task, outcome: Outcome) -> datetime | None:
+        """When an attempt began, by the wall clock then or by that of now, whichever is earlier: it may have been set."""
+        began = self._state.unit(task.unit).started_at
+        return min(began, self._clock.now() - timedelta(seconds=outcome.duration)) if began else None
 
     def _record_end(
         self, task: Task, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()

@@ -1,0 +1,85 @@
+"""Claims: the paths that a run may write, and whether those of two runs meet. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from rerail.core import holes
+from rerail.core.model import Inner, Pipeline, Step, Write
+
+_WILD = re.compile(r"[*?[]")
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A path that a step may write, from the root. With `end` it is a pattern: anything that begins and ends so."""
+
+    step: str
+    path: str
+    end: str | None = None
+
+
+def claims_of(pipeline: Pipeline, work_dir: str, render: Callable[[str], str | None]) -> list[Claim]:
+    """The claims of a run: its artifacts, and the files it writes itself.
+
+    `render` gives the text of a path with its expressions evaluated, or None where that depends on what happens: then
+    every path with the same beginning and end is claimed.
+    """
+    found = (
+        _claim(step.id, text, work_dir, render if plain else lambda _: None)
+        for step, plain in _steps((*pipeline.steps, *pipeline.finally_), plain=True)
+        for text in _paths(step)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _steps(steps: Iterable[Step], *, plain: bool) -> Iterator[tuple[Step, bool]]:
+    """Every step at any depth, and whether its params are those of the run."""
+    for step in steps:
+        yield step, plain
+        yield from _steps(step.on_failure, plain=plain)
+        inner = isinstance(step.action, Inner)
+        last = step.action.finally_ if isinstance(step.action, Inner) else ()
+        yield from _steps((*step.body, *last), plain=plain and not inner)
+
+
+def _paths(step: Step) -> Iterator[str]:
+    for artifact in step.artifacts:
+        yield artifact.path
+    if isinstance(step.action, Write):
+        yield posixpath.join(step.cwd, step.action.path)
+
+
+def _claim(step: str, text: str, work_dir: str, render: Callable[[str], str | None]) -> Claim:
+    known = render(text) if holes.has_holes(text) else text
+    if known is not None and not _WILD.search(known):
+        return Claim(step=step, path=posixpath.normpath(posixpath.join(work_dir, known)))
+    literals = [literal for literal, _, _ in holes.split(text)] if known is None else [known]
+    first, last = _WILD.split(literals[0])[0], _WILD.split(literals[-1])[-1]
+    return Claim(step=step, path=posixpath.join(work_dir, posixpath.normpath(first) if first else ""), end=last)
+
+
+def meet(one: Claim, other: Claim) -> bool:
+    """Whether two claims may be about the same file, or about a directory and a file in it."""
+    if one.end is None and other.end is None:
+        return one.path == other.path or _is_below(one.path, other.path) or _is_below(other.path, one.path)
+    if one.end is not None and other.end is not None:
+        begins = one.path.startswith(other.path) or other.path.startswith(one.path)
+        return begins and (one.end.endswith(other.end) or other.end.endswith(one.end))
+    pattern, plain = (one, other) if one.end is not None else (other, one)
+    if _is_below(pattern.path, plain.path):
+        return True  # what matches is inside
+    return plain.path.startswith(pattern.path) and (plain.path.endswith(pattern.end or "") or not pattern.end)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/")
+
+
+def first_meeting(mine: Iterable[Claim], others: Iterable[Claim]) -> tuple[Claim, Claim] | None:
+    """The first two claims that meet, mine before the other."""
+    others = list(others)
+    return next(((one, other) for one in mine for other in others if meet(one, other)), None)
