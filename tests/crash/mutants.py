@@ -279,8 +279,8 @@ MUTANTS = (
     Mutant(
         name="restored-file-not-synced",
         file="durable/files.py",
-        old="        os.fchmod(fd, mode or 0o644)\n        sync(fd)\n",
-        new="        os.fchmod(fd, mode or 0o644)\n",
+        old="            os.fchmod(fd, mode or 0o644)\n            sync(fd)\n",
+        new="            os.fchmod(fd, mode or 0o644)\n",
         tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_while_files_are_put_back",),
     ),
     Mutant(

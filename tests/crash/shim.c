@@ -86,22 +86,35 @@ static void die(void) { syscall(SYS_kill, getpid(), SIGKILL); for (;;) pause(); 
 #define REAL(name) static __typeof__(&name) real; if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 #define FAIL(code) do { int c = (code); if (c == -1) { if (mode == TORN) die(); } else if (c) { errno = c; return -1; } } while (0)
 
-static int opened(int fd, const char *path, int flags) {
+static int opened(int fd, int ours, int flags) {
     if (fd >= 0 && fd < (int)sizeof tracked)
-        tracked[fd] = inside(path) && ((flags & (O_WRONLY | O_RDWR)) || (flags & O_DIRECTORY));
+        tracked[fd] = ours && ((flags & (O_WRONLY | O_RDWR)) || (flags & O_DIRECTORY));
     return fd;
 }
 
-#define OPEN_BODY(name, call) \
+/* Removing a tree, and restoring artifacts, names files relative to directories that are open. */
+static int inside_at(int at_fd, const char *path) {
+    char link[64], whole[PATH_MAX * 2];
+    ssize_t length;
+    if (path[0] == '/' || at_fd == AT_FDCWD) return inside(path);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", at_fd);
+    length = readlink(link, whole, PATH_MAX - 1);
+    if (length < 0) return 0;
+    snprintf(whole + length, sizeof whole - length, "/%.2000s", path);
+    return inside(whole);
+}
+
+#define OPEN_BODY(name, at, call) \
     mode_t m = 0; if (flags & (O_CREAT | O_TMPFILE)) { va_list a; va_start(a, flags); m = va_arg(a, mode_t); va_end(a); } \
     REAL(name); \
-    if (inside(path) && (flags & (O_WRONLY | O_RDWR | O_CREAT))) FAIL(hit("open", path)); \
-    return opened(call, path, flags);
+    int ours = inside_at(at, path); \
+    if (ours && (flags & (O_WRONLY | O_RDWR | O_CREAT))) FAIL(hit("open", path)); \
+    return opened(call, ours, flags);
 
-int open(const char *path, int flags, ...) { OPEN_BODY(open, real(path, flags, m)) }
-int open64(const char *path, int flags, ...) { OPEN_BODY(open64, real(path, flags, m)) }
-int openat(int at_fd, const char *path, int flags, ...) { OPEN_BODY(openat, real(at_fd, path, flags, m)) }
-int openat64(int at_fd, const char *path, int flags, ...) { OPEN_BODY(openat64, real(at_fd, path, flags, m)) }
+int open(const char *path, int flags, ...) { OPEN_BODY(open, AT_FDCWD, real(path, flags, m)) }
+int open64(const char *path, int flags, ...) { OPEN_BODY(open64, AT_FDCWD, real(path, flags, m)) }
+int openat(int at_fd, const char *path, int flags, ...) { OPEN_BODY(openat, at_fd, real(at_fd, path, flags, m)) }
+int openat64(int at_fd, const char *path, int flags, ...) { OPEN_BODY(openat64, at_fd, real(at_fd, path, flags, m)) }
 
 int close(int fd) { REAL(close); if (fd >= 0 && fd < (int)sizeof tracked) tracked[fd] = 0; return real(fd); }
 
@@ -125,25 +138,18 @@ int fdatasync(int fd) { REAL(fdatasync); if (inside_fd(fd)) FAIL(hit("fdatasync"
 int ftruncate(int fd, off_t n) { REAL(ftruncate); if (inside_fd(fd)) FAIL(hit("ftruncate", "")); return real(fd, n); }
 int ftruncate64(int fd, off64_t n) { REAL(ftruncate64); if (inside_fd(fd)) FAIL(hit("ftruncate", "")); return real(fd, n); }
 int rename(const char *a, const char *b) { REAL(rename); if (inside(b)) FAIL(hit("rename", b)); return real(a, b); }
+int renameat(int x, const char *a, int y, const char *b) {
+    REAL(renameat); if (inside_at(y, b)) FAIL(hit("rename", b)); return real(x, a, y, b); }
 int link(const char *a, const char *b) { REAL(link); if (inside(b)) FAIL(hit("link", b)); return real(a, b); }
 int linkat(int x, const char *a, int y, const char *b, int f) {
     REAL(linkat); if (inside(b)) FAIL(hit("link", b)); return real(x, a, y, b, f); }
 int unlink(const char *a) { REAL(unlink); if (inside(a)) FAIL(hit("unlink", a)); return real(a); }
-/* Removing a tree names files relative to directories that are open. */
-static int inside_at(int at_fd, const char *path) {
-    char link[64], whole[PATH_MAX * 2];
-    ssize_t length;
-    if (path[0] == '/' || at_fd == AT_FDCWD) return inside(path);
-    snprintf(link, sizeof link, "/proc/self/fd/%d", at_fd);
-    length = readlink(link, whole, PATH_MAX - 1);
-    if (length < 0) return 0;
-    snprintf(whole + length, sizeof whole - length, "/%.2000s", path);
-    return inside(whole);
-}
 int unlinkat(int fd, const char *a, int f) {
     REAL(unlinkat); if (inside_at(fd, a)) FAIL(hit("unlinkat", a)); return real(fd, a, f); }
 int rmdir(const char *a) { REAL(rmdir); if (inside(a)) FAIL(hit("rmdir", a)); return real(a); }
 int mkdir(const char *a, mode_t m) { REAL(mkdir); if (inside(a)) FAIL(hit("mkdir", a)); return real(a, m); }
+int mkdirat(int fd, const char *a, mode_t m) {
+    REAL(mkdirat); if (inside_at(fd, a)) FAIL(hit("mkdir", a)); return real(fd, a, m); }
 int posix_fallocate(int fd, off_t o, off_t n) {
     REAL(posix_fallocate); if (inside_fd(fd)) { int c = hit("fallocate", ""); if (c > 0) return c; if (c == -1 && mode == TORN) die(); }
     return real(fd, o, n); }

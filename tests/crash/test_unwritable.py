@@ -66,7 +66,7 @@ def test_interrupted_calls_are_made_again(lab: Lab) -> None:
 
 
 @pytest.mark.scenario("D1")
-@pytest.mark.parametrize("at", [30, 40, 50])
+@pytest.mark.parametrize("at", [60, 65, 70])
 def test_on_error_warn_goes_on_without_a_record_and_still_fails(lab: Lab, at: int) -> None:
     order = {"pipeline": "chain", "top": "checkpoint: {on_error: warn}\n"}
     result = lab.ask(mode="errno-forever", number=errno.EIO, at=at, **order)

@@ -21,7 +21,6 @@ from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Decision, Plan
 from rerail.core.state import RunState, Unit, name
 from rerail.durable import files as durable_files
-from rerail.durable import sync_dir
 from rerail.errors import ArtifactUnreadable
 from rerail.walker import is_pattern
 
@@ -80,12 +79,17 @@ class Mender:
         """Clear one path, and put back what should stand there if that is wanted."""
         full = os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.path)))
         try:
-            mended.aside |= self._clear_way(full, self._top(flaw))
-            self._place.full(to_path(flaw.path), external=external)
-            if os.path.lexists(full) and not (flaw.entry.kind == "dir" and os.path.isdir(full)):
-                mended.aside[flaw.path] = self._set_aside(flaw.path, full)
+            blocking = self._blocking(full, self._top(flaw))
+            if blocking:
+                name = self._place.name(blocking)
+                mended.aside[name] = self._set_aside(name, self._place.real(blocking, external=external))
+            # Checked, and used from here on: what is swapped for a link after this is not followed, but an error.
+            real = self._place.real(to_path(flaw.path), external=external)
+            directory = os.path.isdir(real) and not os.path.islink(real)
+            if os.path.lexists(real) and not (flaw.entry.kind == "dir" and directory):
+                mended.aside[flaw.path] = self._set_aside(flaw.path, real)
             if decision.mends:
-                self._restore(flaw, full)
+                self._restore(flaw, real)
         except Misplaced as error:
             if decision.mends:  # if it runs again instead, its own artifact will be refused with the same words
                 self.failed[flaw.path] = str(error)
@@ -96,9 +100,9 @@ class Mender:
                 ) from error
             self.failed[flaw.path] = f"cannot be restored: {error}"
 
-    def _set_aside(self, name: str, full: str) -> str:
-        """Move what stands at a path into the run directory; where it is. Raises ValueError if it holds a secret."""
-        if self._mask and _holds_secret(full, self._mask):
+    def _set_aside(self, name: str, real: str) -> str:
+        """Move what stands at a real path into the run directory; where it is. Raises ValueError if it holds a secret."""
+        if self._mask and _holds_secret(real, self._mask):
             raise ValueError("it holds a secret, and what is in the state directory never does")
         if not self._shelf:
             shelves = os.path.join(self._run_dir, "aside")
@@ -110,7 +114,7 @@ class Mender:
         while os.path.lexists(target):
             number += 1
             target = os.path.join(self._shelf, f"{inside}.{number}")
-        durable_files.set_aside(full, target)
+        durable_files.set_aside(real, target)
         return os.path.relpath(target, self._run_dir)
 
     def _top(self, flaw: Flaw) -> str:
@@ -119,31 +123,30 @@ class Mender:
             return ""
         return os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.artifact)))
 
-    def _clear_way(self, full: str, top: str) -> dict[str, str]:
-        """Move aside what stands where a directory should be; what, and where it is now."""
-        blocking = []
+    def _blocking(self, full: str, top: str) -> str:
+        """What stands where a directory should be, and everything below has to wait for; '' if nothing does."""
+        blocking = ""
         parent = os.path.dirname(full)
         while parent != os.path.dirname(parent):
             linked = bool(top) and (parent == top or parent.startswith(top + "/")) and os.path.islink(parent)
             if os.path.lexists(parent) and (linked or not os.path.isdir(parent)):
-                blocking.append(parent)
+                blocking = parent  # what was found below it is behind it, perhaps in a place that is not ours
             parent = os.path.dirname(parent)
-        return {self._place.name(one): self._set_aside(self._place.name(one), one) for one in blocking}
+        return blocking
 
-    def _restore(self, flaw: Flaw, full: str) -> None:
+    def _restore(self, flaw: Flaw, real: str) -> None:
         entry = flaw.entry
         if entry.kind == "dir":
-            for parent in durable_files.make_user_dir(full):
-                sync_dir(parent)
+            durable_files.place_dir(real)
             if entry.mode:
-                self._modes[full] = entry.mode
+                self._modes[real] = entry.mode
         elif entry.kind == "link":
-            durable_files.place_link(full, to_path(entry.target))
+            durable_files.place_link(real, to_path(entry.target))
         else:
             assert self._objects is not None
             fd = durable_files.open_regular(self._objects.path(entry.sha256))
             try:
-                durable_files.place_copy(fd, full, entry.mode, entry.sha256, self._run_id)
+                durable_files.place_copy(fd, real, entry.mode, entry.sha256, self._run_id)
             finally:
                 os.close(fd)
 

@@ -34,17 +34,23 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         `known` are directories whose true places were found a moment ago.
         """
         whole = os.path.normpath(os.path.join(self.work_dir, path))
-        directory, name = os.path.split(whole)
+        directory = os.path.dirname(whole)
         if known is not None and directory in known:
             return whole
+        real = self.real(path, external=external)
+        if known is not None:
+            known[directory] = os.path.dirname(real)
+        return whole
+
+    def real(self, path: str, *, external: bool = False) -> str:
+        """The absolute path with no link on the way there; raises Misplaced if it leads out of the project."""
+        directory, name = os.path.split(os.path.normpath(os.path.join(self.work_dir, path)))
         real = os.path.join(os.path.realpath(directory), name)
         if self.state and _inside(real, os.path.realpath(self.state)):
             raise Misplaced(f"{path} is in rerail's own directory")
         if not external and not _inside(real, os.path.realpath(self.root)):
             raise Misplaced(f"{path} is outside the project ({self.root}); `external: true` would allow that")
-        if known is not None:
-            known[directory] = os.path.dirname(real)
-        return whole
+        return real
 
     def name(self, full: str) -> str:
         """What a full path is called in records."""

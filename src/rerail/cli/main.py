@@ -50,6 +50,7 @@ COMMANDS = {
 }
 
 INTERNAL_ERROR = 70
+OUT_OF_MEMORY = 6  # as whatever else keeps a run from being recorded; it can be resumed
 
 
 class Commands(click.Group):
@@ -92,7 +93,9 @@ def main() -> None:
     """The console script."""
     gc.disable()  # most commands are over before collecting would pay; the long ones turn it on
     _fill_standard_streams()
-    sys.exit(call(sys.argv[1:]))
+    code = call(sys.argv[1:])
+    _give_up_lost_streams()
+    sys.exit(code)
 
 
 def _fill_standard_streams() -> None:
@@ -110,6 +113,15 @@ def _fill_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")  # whatever the locale is, nothing is unprintable
 
 
+def _give_up_lost_streams() -> None:
+    """Drop what cannot be printed any more: the interpreter would try again at its end, and exit with 120."""
+    for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
 def _is_state(path: str) -> bool:
     """Whether a file that could not be used is one of ours."""
     from rerail.cli.options import opened
@@ -124,6 +136,11 @@ def call(arguments: list[str]) -> int:
         arguments = [*arguments[1:], "--help"]
     try:
         return _called(arguments)
+    except MemoryError:
+        if debug:
+            raise
+        complain("there is not enough memory", "the same command, with more (ulimit -v, or the limit of the container)")
+        return OUT_OF_MEMORY
     except Exception as error:
         if debug:
             raise

@@ -21,14 +21,14 @@ from rerail.durable import (
     create_file,
     make_dir,
     marked_temporary,
-    remove_file,
-    remove_tree,
     sync,
     sync_dir,
 )
 
 MANY = 48  # files from which on one sync of the file system is cheaper than one of each
 CHUNK = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PASSED = _DIRECTORY | getattr(os, "O_PATH", 0)  # one may be allowed to pass a directory and not to read it
 _CLONE = 0x40049409  # FICLONE: share the blocks until one side is written to
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.EISDIR)
@@ -144,93 +144,212 @@ def publish(pairs: Iterable[tuple[str, str]]) -> None:
             sync_dir(directory)
 
 
+class Parent:
+    """The directory a path leads into, held open: whatever is swapped on the way afterwards, it is still that one.
+
+    The way there is walked name by name and never through a symbolic link, so that the path must be a real one. With
+    `make`, directories that are missing are created as a step would have; their names are durable with `sync`.
+    """
+
+    def __init__(self, path: str, *, make: bool = False) -> None:
+        directory, self.name = os.path.split(path)
+        self._changed: list[int] = []  # directories in which names are new
+        self.fd = os.open("/", _PASSED)
+        try:
+            walked = ""
+            for part in filter(None, directory.split("/")):
+                walked += f"/{part}"
+                self._enter(part, walked, make=make)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self, part: str, walked: str, *, make: bool) -> None:
+        made = False
+        try:
+            below = _open_at(part, _PASSED, self.fd, walked)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=self.fd)
+            made = True
+            below = _open_at(part, _PASSED, self.fd, walked)
+        if made:
+            self._changed.append(self.fd)
+        else:
+            os.close(self.fd)
+        self.fd = below
+
+    def sync(self) -> None:
+        """Make the names in it durable, and those of directories that were created on the way."""
+        for passed in (self.fd, *reversed(self._changed)):
+            fd = os.open(".", _DIRECTORY, dir_fd=passed)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def close(self) -> None:
+        for fd in (self.fd, *self._changed):
+            os.close(fd)
+
+    def __enter__(self) -> Parent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_at(name: str, flags: int, parent: int, path: str) -> int:
+    """Open something in a directory that is open; the error names the whole path."""
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and stat.S_ISLNK(_mode_at(name, parent)):
+            raise OSError(errno.ELOOP, "became a symbolic link meanwhile", path) from None
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+
+
+def _mode_at(name: str, parent: int) -> int:
+    """What kind of thing has a name in an open directory, and its permissions; 0 if there is none."""
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return 0
+
+
 def place_copy(source: int, target: str, mode: int, sha256: str, mark: str) -> None:
-    """Put a copy of an open file at a path where nothing stands, durable on return; ValueError if its digest is another.
+    """Put a copy of an open file at a real path where nothing stands, durable on return; ValueError if its digest is
+    another.
 
     `mark` tells apart who is writing; what a killed one left behind is replaced.
     """
-    directory = os.path.dirname(target)
-    made = make_user_dir(directory)
-    temporary = marked_temporary(target, mark)
-    remove_file(temporary)
-    fd = create_file(temporary, 0o600)
-    try:
-        digest = hashlib.sha256()
-        cloned = clone(source, fd)
-        os.lseek(source, 0, os.SEEK_SET)
-        while chunk := os.read(source, CHUNK):
-            digest.update(chunk)
-            if not cloned:
-                write_on(fd, chunk)
-        if digest.hexdigest() != sha256:
-            raise ValueError("the copy in the content store is not what it should be")
-        os.fchmod(fd, mode or 0o644)
-        sync(fd)
-        os.rename(temporary, target)
-    except BaseException:
-        remove_file(temporary)
-        raise
-    finally:
-        os.close(fd)
-    for parent in (directory, *made):
-        sync_dir(parent)
+    with Parent(target, make=True) as parent:
+        temporary = marked_temporary(parent.name, mark)
+        _remove_at(temporary, parent.fd)
+        fd = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent.fd
+        )
+        try:
+            _fill(fd, source, sha256)
+            os.fchmod(fd, mode or 0o644)
+            sync(fd)
+            os.rename(temporary, parent.name, src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
+        except BaseException:
+            _remove_at(temporary, parent.fd)
+            raise
+        finally:
+            os.close(fd)
+        parent.sync()
+
+
+def _fill(fd: int, source: int, sha256: str) -> None:
+    """Copy an open file into an empty one; ValueError if its digest is another."""
+    digest = hashlib.sha256()
+    cloned = clone(source, fd)
+    os.lseek(source, 0, os.SEEK_SET)
+    while chunk := os.read(source, CHUNK):
+        digest.update(chunk)
+        if not cloned:
+            write_on(fd, chunk)
+    if digest.hexdigest() != sha256:
+        raise ValueError("the copy in the content store is not what it should be")
+
+
+def _remove_at(name: str, parent: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
 
 
 def place_link(target: str, points_to: str) -> None:
-    """Put a symbolic link at a path where nothing stands."""
-    made = make_user_dir(os.path.dirname(target))
-    os.symlink(points_to, target)
-    for parent in (os.path.dirname(target), *made):
-        sync_dir(parent)
+    """Put a symbolic link at a real path where nothing stands."""
+    with Parent(target, make=True) as parent:
+        os.symlink(points_to, parent.name, dir_fd=parent.fd)
+        parent.sync()
+
+
+def place_dir(target: str) -> None:
+    """Create a directory at a real path, with those above it that are missing, as its step would have."""
+    with Parent(os.path.join(target, "."), make=True) as inside:
+        inside.sync()
 
 
 def set_mode(path: str, mode: int) -> None:
-    """Say again who may read and change something."""
-    os.chmod(path, mode)
-
-
-def make_user_dir(path: str) -> list[str]:
-    """Create the directories of a file as its step would have; the parents that got a new name."""
-    made = []
-    missing = path
-    while not os.path.isdir(missing):
-        missing = os.path.dirname(missing)
-        made.append(missing)
-    os.makedirs(path, exist_ok=True)
-    return made
+    """Say again who may read and change a directory, given by its real path."""
+    with Parent(os.path.join(path, ".")) as inside:
+        os.chmod(".", mode, dir_fd=inside.fd)
 
 
 def set_aside(path: str, target: str) -> None:
-    """Move whatever stands at a path, across file systems if need be; durable on return, and never in neither place."""
+    """Move whatever stands at a real path, across file systems if need be; durable on return, and never in neither
+    place.
+    """
     make_dir(os.path.dirname(target))
-    try:
-        os.rename(path, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        _copy_over(path, target)
-    sync_dir(os.path.dirname(target))
-    with contextlib.suppress(FileNotFoundError):
-        sync_dir(os.path.dirname(path))
+    with Parent(path) as parent:
+        try:
+            os.rename(parent.name, target, src_dir_fd=parent.fd)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _move_over(parent, target)
+        sync_dir(os.path.dirname(target))
+        parent.sync()
 
 
-def _copy_over(path: str, target: str) -> None:
-    import shutil
-
+def _move_over(parent: Parent, target: str) -> None:
     copy = target + TEMPORARY_SUFFIX  # what is half copied must not look like the whole
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.copytree(path, copy, symlinks=True)
-        copied = [os.path.join(where, name) for where, _, names in os.walk(copy) for name in names]
-    else:
-        shutil.copy2(path, copy, follow_symlinks=False)
-        copied = [copy]
-    sync_files([one for one in copied if not os.path.islink(one)])
+    copied: list[str] = []
+    _copy_at(parent.name, parent.fd, copy, copied)
+    sync_files(copied)
     os.rename(copy, target)
     sync_dir(os.path.dirname(target))
-    if os.path.isdir(path) and not os.path.islink(path):
-        remove_tree(path)
+    if stat.S_ISDIR(_mode_at(parent.name, parent.fd)):
+        _remove_tree_at(parent.name, parent.fd)
     else:
-        remove_file(path)
+        _remove_at(parent.name, parent.fd)
+
+
+def _remove_tree_at(name: str, parent: int) -> None:
+    import shutil  # costs more to import than the rest of this module
+
+    shutil.rmtree(name, dir_fd=parent)
+
+
+def _copy_at(name: str, parent: int, target: str, copied: list[str]) -> None:
+    """Copy something in an open directory with all below it, never through a link; `copied` gets the files."""
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(name, dir_fd=parent), target)
+        return
+    if stat.S_ISDIR(status.st_mode):
+        os.mkdir(target, 0o700)
+        fd = _open_at(name, _DIRECTORY, parent, name)
+        try:
+            for one in os.listdir(fd):
+                _copy_at(one, fd, os.path.join(target, one), copied)
+        finally:
+            os.close(fd)
+    else:
+        _copy_file_at(name, parent, target)
+        copied.append(target)
+    os.chmod(target, stat.S_IMODE(status.st_mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _copy_file_at(name: str, parent: int, target: str) -> None:
+    source = _open_at(name, _READ, parent, name)
+    try:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        fd = create_file(target)
+        try:
+            while chunk := os.read(source, CHUNK):
+                write_on(fd, chunk)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(source)
 
 
 class SharedLock:

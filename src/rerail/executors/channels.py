@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -256,8 +257,15 @@ def _directories(prefix: str) -> list[str]:
     ):
         with contextlib.suppress(OSError):
             paths = [os.path.join(place, entry) for entry in os.listdir(place or ".") if entry.startswith(prefix)]
-            found += [path for path in paths if os.lstat(path).st_uid == os.getuid()]
+            found += [path for path in paths if _is_private(path)]
     return found
+
+
+def _is_private(path: str) -> bool:
+    """Whether it is a directory in which nobody but us can have put something: its name is no secret."""
+    status = os.lstat(path)
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not shared
 
 
 def directory_of(mark: str) -> str:

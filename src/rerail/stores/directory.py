@@ -110,9 +110,11 @@ class DirectoryStore:
         recording = Recording(header=header, state=RunState())
         return DirectoryRun(path, lock, recording, Chain(lines=[], end=None, newest=0, notices=[]))
 
-    def _anchor(self) -> None:
+    def _anchor(self, run: str = "") -> None:
         """Make the way to the runs durable: whoever created it may have died before doing so."""
-        leftovers.refuse_open_door(self.root)
+        shared = [os.path.join(self.root, name) for name in ("runs", "objects", "claims")]
+        inside = [os.path.join(run, name) for name in ("", *leftovers.PARTS)] if run else []
+        leftovers.refuse_open_door(self.root, *shared, *inside)
         with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it
             durable.sync_dir(os.path.dirname(self.root))
         durable.sync_dir(self.root)
@@ -137,7 +139,7 @@ class DirectoryStore:
             leftovers.refuse_links(path)
             found = self._load(run_id)
             run = DirectoryRun(path, lock, found.recording, found.chain, found.snapshot_seq)
-            self._anchor()
+            self._anchor(path)
             run.settle_past(found.bad_files)
         except OSError as error:
             let_go(lock, synced=False)

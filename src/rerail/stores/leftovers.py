@@ -13,6 +13,7 @@ from rerail.errors import StateDamaged
 
 NEW, GONE = ".new-", ".gone-"  # what names begin with that are no runs: not yet, or not any more
 STALE_SECONDS = 3600
+PARTS = ("logs", "history", "results", "staging", "aside", "inbox")  # the directories of a run
 RELEASED = b"released"  # stands below the name of the owner in the lock file once that has let go
 UNSYNCED = b", not synced"  # stands behind it if something was written that may not be on the disk
 
@@ -47,19 +48,28 @@ def _remove_abandoned(path: str) -> None:
 
 def refuse_links(path: str) -> None:
     """Nothing is written through a link that somebody put where a directory of ours should be."""
-    for name in ("logs", "history", "results", "staging", "aside", "inbox"):
+    for name in PARTS:
         place = os.path.join(path, name)
         if os.path.islink(place):
             raise StateDamaged(f"{place}: is a link, and state is never written through one", hint=f"rm {place}")
 
 
-def refuse_open_door(root: str) -> None:
+def refuse_open_door(root: str, *below: str) -> None:
     """A directory that everybody may write to is one in which everybody decides what is run.
 
-    Unless all files look like that: some file systems know no permissions and show every one.
+    `below` are further ones that count, where they are there. Unless all files look like that: some file systems know no
+    permissions and show every one.
     """
-    if os.stat(root).st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+    for place in (root, *below):
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(os.path.join(root, ".gitignore")).st_mode & stat.S_IWOTH:
-                return
-        raise PermissionError(errno.EPERM, "everybody may write there, and so decide what is run", root)
+            if os.stat(place).st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and _knows_permissions(root):
+                raise PermissionError(
+                    errno.EPERM, f"everybody may write there, and so decide what is run ({place})", place
+                )
+
+
+def _knows_permissions(root: str) -> bool:
+    try:
+        return not os.stat(os.path.join(root, ".gitignore")).st_mode & stat.S_IWOTH
+    except FileNotFoundError:
+        return True

@@ -28,7 +28,7 @@ from rerail import durable
 from rerail.durable import files
 
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-_PLAIN = frozenset({"symlink", "makedirs", "chmod", "fchmod"})  # counted and failing like others, not in crash states
+_PLAIN = frozenset({"symlink", "chmod", "fchmod"})  # counted and failing like others, not in crash states
 _MODULES: tuple[Any, ...] = (durable, files)
 
 
@@ -75,6 +75,7 @@ class FaultFS:
         for module in _MODULES:
             module.os = self
         durable._remove_tree = self.rmtree
+        files._remove_tree_at = self.rmtree_at
         return self
 
     def __exit__(
@@ -83,6 +84,7 @@ class FaultFS:
         for module in _MODULES:
             module.os = os
         durable._remove_tree = _REMOVE_TREE
+        files._remove_tree_at = _REMOVE_TREE_AT
         if self.crashed:
             self._let_go()
         return kind is not None and issubclass(kind, SimulatedCrash)
@@ -111,8 +113,9 @@ class FaultFS:
 
     # What follows has the names and parameters of the functions of `os` it stands for.
 
-    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         with self._lock:
+            path = self._whole(path, dir_fd)
             changes = bool(flags & _CHANGES)
             self._meet(path, counts=changes or self._reads)
             new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
@@ -184,8 +187,9 @@ class FaultFS:
                 raise
             self.ops.append(Op("sync", path, site=_site(sys._getframe(2))))
 
-    def rename(self, path: str, target: str) -> None:
+    def rename(self, path: str, target: str, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
         with self._lock:
+            path, target = self._whole(path, src_dir_fd), self._whole(target, dst_dir_fd)
             self._meet(path)
             os.rename(path, target)
             self.ops.append(Op("rename", path, target))
@@ -199,25 +203,22 @@ class FaultFS:
             os.link(path, target, follow_symlinks=follow_symlinks)
             self.ops.append(Op("link", path, target))
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
         with self._lock:
+            path = self._whole(path, dir_fd)
             self._meet(path)
             os.unlink(path)
             self.ops.append(Op("unlink", path))
 
-    def mkdir(self, path: str, mode: int = 0o777) -> None:
+    def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         with self._lock:
+            path = self._whole(path, dir_fd)
             self._meet(path)
             os.mkdir(path, mode)
             self.ops.append(Op("mkdir", path))
 
-    def makedirs(self, path: str, mode: int = 0o777, *, exist_ok: bool = False) -> None:
-        if exist_ok and os.path.isdir(path):
-            return
-        parent = os.path.dirname(path)
-        if parent and not os.path.isdir(parent):
-            self.makedirs(parent, mode, exist_ok=True)
-        self.mkdir(path, mode)
+    def rmtree_at(self, name: str, parent: int) -> None:
+        self.rmtree(self._whole(name, parent))
 
     def rmtree(self, path: str) -> None:
         """Stands for `durable.remove_tree`, which leaves the details to the standard library."""
@@ -225,6 +226,10 @@ class FaultFS:
             self._meet(path)
             shutil.rmtree(path)
             self.ops.append(Op("rmtree", path))
+
+    def _whole(self, path: str, dir_fd: int | None) -> str:
+        """The path of a name in a directory that is open."""
+        return path if dir_fd is None else os.path.normpath(os.path.join(self._paths[dir_fd], path))
 
     def _meet(self, path: str, *, counts: bool = True, writes: bool = False) -> bool:
         """Count an operation and do to it what was asked for; True if it should do half of it."""
@@ -270,6 +275,7 @@ class FaultFS:
 
 
 _REMOVE_TREE = durable._remove_tree
+_REMOVE_TREE_AT = files._remove_tree_at
 
 
 def crash_at(number: int, *, torn: bool = False) -> FaultFS:
