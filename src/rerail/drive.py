@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -18,11 +17,12 @@ from rerail import processes
 from rerail.artifacts import places
 from rerail.artifacts.objects import objects_of
 from rerail.artifacts.workshop import Contested, LocalWorkshop
+from rerail.core.cutoff import under_way
 from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.plan import Changes, Plan
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState, Unit, name
 from rerail.engine.clock import SystemClock
 from rerail.engine.hanging import HangWatch
 from rerail.engine.job import Ask, End, Job, Tools, attempt_name
@@ -35,7 +35,7 @@ from rerail.executors.local import LocalExecutor
 from rerail.kinds import sources
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunLog
-from rerail.remains import mark_of
+from rerail.remains import invocation_of, mark_of
 from rerail.stores.inbox import Inbox
 
 
@@ -101,7 +101,16 @@ def drive(
     """Drive an owned run to the end of this life."""
     mark, life = mark_of(log), f"life-{os.urandom(8).hex()}"
     wide = is_wide(pipeline, opening.options.parallel)
-    clock, channels = SystemClock(), Channels(mark)
+    header, before = log.recording.header, log.recording.state
+    channels = Channels(
+        mark,
+        invocation_of(header, opening.at),
+        invocation_of(header, before.life_at),
+        os.path.join(log.directory, "lock") if log.directory else "",
+    )
+    if not channels.found:
+        _say_accounts_are_gone(before, pipeline, reporters)
+    clock = SystemClock()
     executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
     inbox = Inbox(log.directory)
     recorder = Recorder(log, log.recording.header, pipeline, [*reporters, _LettingGo(channels, inbox)], clock, place.mask)
@@ -137,7 +146,7 @@ def drive(
         recorded = False
         try:
             with HangWatch(recorder, clock, signals, leave):
-                end = Runner(job, tools, recorder).drive(_knowing(opening, channels.died_at))
+                end = Runner(job, tools, recorder).drive(_knowing(opening, channels))
             recorded = end.lost is None
             if recorded:
                 inbox.clear()
@@ -150,9 +159,24 @@ def drive(
     return Driven(end=place.mask.struct(end), state=recorder.state)
 
 
-def _knowing(opening: RunStarted | RunResumed, died_at: datetime | None) -> RunStarted | RunResumed:
+def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Sequence[Reporter]) -> None:
+    """Say that money may be missing: of attempts that were cut off only what was saved in time is known."""
+    cut_off = [unit for unit, known in under_way(state) if known.items is None]
+    counts = state.spent or pipeline.budget or any(known.so_far for _, known in under_way(state))
+    if state.status != "running" or not cut_off or not counts:
+        return
+    for reporter in reporters:
+        reporter.warn(
+            f"what {name(cut_off[0])} had cost when it was killed is not known here beyond what was saved:"
+            " the machine was restarted since, or the run comes from another one"
+        )
+
+
+def _knowing(opening: RunStarted | RunResumed, channels: Channels) -> RunStarted | RunResumed:
     """The first record of a life, with the time at which the one before it died."""
-    return msgspec.structs.replace(opening, died_at=died_at) if isinstance(opening, RunResumed) and died_at else opening
+    if not isinstance(opening, RunResumed) or channels.died_at is None:
+        return opening
+    return msgspec.structs.replace(opening, died_at=channels.died_at, died_after=channels.died_after)
 
 
 def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, clock: SystemClock, place: Place) -> Tools:

@@ -44,6 +44,10 @@ class RunLog(Protocol):
         """Names this very copy of the run: the same after a move, another for a copy."""
 
     @property
+    def former_identity(self) -> str:
+        """What it was named until this process took it over, if it was one with a copy then (hard links); else ''."""
+
+    @property
     def directory(self) -> str:
         """Where the run's files are, for its steps; '' if it has none."""
 

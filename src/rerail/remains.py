@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 import msgspec
 
@@ -43,6 +44,11 @@ def _mark_text(header: RunHeader, identity: str) -> str:
     return f"{header.run_id}@{header.created_at}@{identity}"
 
 
+def invocation_of(header: RunHeader, began: datetime | None) -> str:
+    """What an invocation of a run is called wherever the run is copied to; '' if there was none."""
+    return f"{header.run_id}@{header.created_at}@{began.isoformat()}" if began is not None else ""
+
+
 def end_processes(log: RunLog) -> int:
     """End what the lives of a run that are over have left running; how many processes that were.
 
@@ -50,7 +56,8 @@ def end_processes(log: RunLog) -> int:
     """
     # One that was just being started when its life ended shows itself a moment later.
     pauses = (0.005,) if log.recording.state.status == "running" else ()
-    return processes.end_marked(mark_of(log), pauses=pauses)
+    marks = [_mark_text(log.recording.header, one) for one in (log.identity, log.former_identity) if one]
+    return sum(processes.end_marked(mark, pauses=pauses) for mark in marks)
 
 
 def ended_words(count: int) -> str:
@@ -87,7 +94,7 @@ def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, 
     from rerail.engine.job import attempt_name
     from rerail.executors.channels import Remains
 
-    remains = Remains(mark)
+    remains = Remains(mark, invocation_of(recording.header, recording.state.life_at))
     found = cutoff.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)))
     told = {unit: seen for unit, seen in found.items() if seen is not None}
     if any(seen.models or not seen.metrics.keys() <= _PLAIN for seen in told.values()):
@@ -136,6 +143,7 @@ __all__ = [
     "end_processes",
     "ended_words",
     "hiding",
+    "invocation_of",
     "mark_in",
     "mark_of",
     "present_secrets",

@@ -162,9 +162,9 @@ MUTANTS = (
     Mutant(
         name="lock-unlinked",
         file=DURABLE,
-        old="    def release(self) -> None:\n        if self._fd >= 0:\n            os.close(self._fd)\n",
-        new="    def release(self) -> None:\n        if self._fd >= 0:\n"
-        '            os.unlink(os.readlink(f"/proc/self/fd/{self._fd}"))\n            os.close(self._fd)\n',
+        old="            if fd >= 0:\n                os.close(fd)\n        self._fd = self._former_fd = -1\n",
+        new='            if fd >= 0:\n                os.unlink(os.readlink(f"/proc/self/fd/{fd}"))\n'
+        "                os.close(fd)\n        self._fd = self._former_fd = -1\n",
         tests=("tests/stores/test_stores.py",),
     ),
     Mutant(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from rerail.core.events import StepJudged
+from rerail.executors import channels
+from rerail.remains import mark_in
 from rerail.stores import inbox
+from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project, eventually
 from tests.wrong_clock import SetClock
 
@@ -382,3 +387,46 @@ def test_the_time_limit_that_got_nowhere_is_raised_by_every_hint(project: Projec
 
     assert "next: rerail resume r --max-runtime 2s" in paused.stderr
     assert "rerail resume r --max-runtime 2s" in project.rerail("show", "r", check=0).stdout
+
+
+COSTLY = """
+steps:
+  - run: |
+      echo '{"cost_usd": 5}' >> "$RERAIL_METRICS"
+      test -e again || { touch again; kill -9 $PPID; sleep 60; }
+"""
+
+
+@pytest.mark.parametrize("how", ["copied", "copied and the original deleted", "moved"])
+def test_the_money_of_a_killed_attempt_follows_the_run(project: Project, how: str) -> None:
+    """What it had counted is in memory-backed storage, found by the invocation that the journal names."""
+    project.pipeline(COSTLY)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    other = project.root.parent / "other"
+    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    if how == "moved":
+        project.root.rename(other)
+    else:
+        shutil.copytree(project.root, other, symlinks=True)
+    if how == "copied and the original deleted":
+        shutil.rmtree(project.root)
+    original, project.root = project.root, other
+
+    project.rerail("resume", "r", check=0)
+
+    assert project.json("show", "r")["total_cost_usd"] == 10
+    if how == "copied":  # the original has its own to count still
+        project.root = original
+        project.rerail("resume", "r", check=0)
+        assert project.json("show", "r")["total_cost_usd"] == 10
+    mine = {entry for entry in before if (Path("/dev/shm") / entry / "origin").is_file()}
+    assert not any(str(project.root.parent) in (Path("/dev/shm") / entry / "origin").read_text() for entry in mine)
+
+
+def test_money_that_nobody_can_know_of_is_said(project: Project) -> None:
+    project.pipeline("budget: {cost_usd: 100}\n" + COSTLY)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    store = DirectoryStore(str(project.root / ".rerail"))
+    channels.wipe(mark_in(store, "r"))  # as a restart of the machine does
+    done = project.rerail("resume", "r", check=0)
+    assert "had cost when it was killed is not known here" in done.stderr

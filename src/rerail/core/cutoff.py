@@ -19,6 +19,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     progress: Progress | None = None
     last: datetime | None = None  # when it, or who drove it, was last seen
+    most: float | None = None  # seconds that who drove it had been there by then
 
 
 def under_way(state: RunState) -> list[tuple[Unit, UnitState]]:
@@ -48,7 +49,8 @@ def _last_seen(known: UnitState, left: Left) -> SoFar | None:
         return None
     elapsed = saved.elapsed if saved is not None else 0.0
     if left.last is not None and known.started_at is not None:
-        elapsed = max(elapsed, (left.last - known.started_at).total_seconds())
+        apart = (left.last - known.started_at).total_seconds()  # of a wall clock, which may have been set between
+        elapsed = max(elapsed, apart if left.most is None else min(apart, left.most))
     usage = left.usage
     if not usage.metrics and saved is not None:  # its own account went with the machine
         usage = Usage(metrics=saved.metrics, models=saved.models)

@@ -130,6 +130,7 @@ class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defa
     saved_seconds: float = 0.0  # what earlier lives did that need not be done again
     saved_usd: float = 0.0
     died_at: datetime | None = None  # when the life before was seen to end, if it could not say so itself
+    died_after: float | None = None  # how many seconds that had lasted by then, whatever became of the wall clock
 
 
 class RunRepaired(_Event, frozen=True, kw_only=True, tag="run-repaired", omit_defaults=True):

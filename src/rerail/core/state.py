@@ -129,8 +129,10 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
 def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.lives += 1
     if state.status == "running":  # the one before was cut off
-        died_at = event.died_at if isinstance(event, ev.RunResumed) else None
-        _end_life(state, max(filter(None, (state.updated_at, died_at)), default=None))
+        died_at, lasted = (event.died_at, event.died_after) if isinstance(event, ev.RunResumed) else (None, None)
+        if died_at is None or state.life_at is None or died_at < state.life_at:
+            lasted = None  # of an invocation before that one, which left nothing
+        _end_life(state, max(filter(None, (state.updated_at, died_at)), default=None), lasted)
     state.life_at = event.at
     state.pipeline_sha256 = event.pipeline_sha256
     state.options = event.options
@@ -138,9 +140,11 @@ def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.hooks = event.hooks
 
 
-def _end_life(state: RunState, at: datetime | None) -> None:
-    """Time during which nobody drives a run is not its own."""
-    if state.life_at is not None and at is not None:
+def _end_life(state: RunState, at: datetime | None, lasted: float | None = None) -> None:
+    """Time during which nobody drives a run is not its own. What the wall clock says counts only if nothing better is."""
+    if lasted is not None:
+        state.driven += lasted
+    elif state.life_at is not None and at is not None:
         state.driven += max((at - state.life_at).total_seconds(), 0.0)
 
 

@@ -340,21 +340,43 @@ class Lock:
     The file is never removed: two processes could then hold locks on two files of the same name.
     """
 
-    def __init__(self, path: str) -> None:
-        """Take the lock; raises BlockingIOError if another process holds it."""
+    def __init__(self, path: str, *, unshare: bool = False) -> None:
+        """Take the lock; raises BlockingIOError if another process holds it.
+
+        A file that has a second name (`cp -al` of a project) is refused, or with `unshare` replaced by one of our own.
+        Both are held then: whoever goes by the other name is locked out until this one is released.
+        """
         self._path = path
         self._label_bytes = 0
+        self.former = ""  # the identity before it was replaced
+        self._former_fd = -1
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if unshare and os.fstat(self._fd).st_nlink > 1 and not self.is_gone():
+                self._unshare()
             _refuse_others(self._fd, path)
             if self.is_gone():
                 raise BlockingIOError(errno.EAGAIN, "the lock file was replaced", path)
         except BaseException:
-            os.close(self._fd)
-            self._fd = -1
+            self.release()
             raise
         _held.add(self)
+
+    def _unshare(self) -> None:
+        """Put a file of our own in place of one that has another name too."""
+        temporary = f"{self._path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_all(fd, os.pread(self._fd, 1 << 16, 0))
+            os.rename(temporary, self._path)
+        except BaseException:
+            os.close(fd)
+            remove_file(temporary)
+            raise
+        self.former = self.identity
+        self._former_fd, self._fd = self._fd, fd
 
     @property
     def held(self) -> bool:
@@ -392,9 +414,10 @@ class Lock:
         return f"{status.st_dev}:{status.st_ino}"
 
     def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._former_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._former_fd = -1
 
 
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()

@@ -25,7 +25,8 @@ from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, pa
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
 _ERROR = OUTPUT + ".error"
 _DEATH = "death"  # when the process that drove the run was seen to be gone
-_ACCOUNTS = (METRICS, PROGRESS, _DEATH)  # what the next life has to know; all else that is left is only raw
+_ORIGIN = "origin"  # the identity and the path of the lock of the run
+_ACCOUNTS = (METRICS, PROGRESS, _DEATH, _ORIGIN)  # what the next life has to know; all else that is left is only raw
 
 
 class ChildError(msgspec.Struct):
@@ -47,11 +48,27 @@ class Handed(msgspec.Struct, kw_only=True):
 
 
 class Remains:
-    """What the attempts of a run left whose life is over, wherever that was."""
+    """What the attempts of a run left whose invocation is over, wherever that was.
 
-    def __init__(self, mark: str) -> None:
-        self._places = _directories(_prefix(mark))
-        self.died_at = max(filter(None, map(_death, self._places)), default=None)
+    It is found by the mark of the run, which follows it wherever it is moved, and by the invocation that the journal
+    names: a copy of the run, or one that was moved to another disk, has the same. What the run that it was copied from
+    may still need is read, and left where it is.
+    """
+
+    def __init__(self, mark: str, invocation: str = "") -> None:
+        own = _directories(_prefix(mark))
+        lent = [place for place in _directories(_common()) if invocation and _digest(invocation) in place]
+        lent = [place for place in lent if place not in own]
+        self._places = [*own, *lent]
+        self._ours = [*own, *(place for place in lent if _is_abandoned(place))]
+        death = max(filter(None, map(_death, self._places)), default=None)
+        self.died_at = death[0] if death else None
+        self.died_after = death[1] if death else None
+
+    @property
+    def found(self) -> bool:
+        """Whether there is anything to go by: not after a restart of the machine, nor on another one."""
+        return bool(self._places)
 
     def of(self, name: str) -> Left:
         """What one attempt left. Whoever drives a run outlives its attempts, or sees to it that they end with him."""
@@ -60,18 +77,18 @@ class Remains:
             times = [at for ending in (METRICS, PROGRESS) if (at := _changed(prefix + ending)) is not None]
             if times:
                 last = self.died_at or datetime.fromtimestamp(max(times), UTC)
-                return Left(usage=usage(prefix), progress=progress(prefix), last=last)
-        return Left(last=self.died_at)
+                return Left(usage=usage(prefix), progress=progress(prefix), last=last, most=self.died_after)
+        return Left(last=self.died_at, most=self.died_after)
 
     def strip(self) -> None:
         """Remove what is only raw."""
-        for place in self._places:
+        for place in self._ours:
             _strip(place)
 
     def remove(self) -> None:
-        for place in self._places:
+        for place in self._ours:
             shutil.rmtree(place, ignore_errors=True)
-        self._places = []
+        self._places = self._ours = []
 
 
 class Channels:
@@ -81,12 +98,16 @@ class Channels:
     before: until then it is all there is to say what they cost.
     """
 
-    def __init__(self, mark: str) -> None:
-        self._prefix = _prefix(mark)
+    def __init__(self, mark: str, invocation: str = "", previous: str = "", lock: str = "") -> None:
+        """`lock` is the file that has the identity in the mark: while it does, this run is where it was."""
+        self._began = time.monotonic()
+        self._prefix = f"{_prefix(mark)}{_digest(invocation)}-" if invocation else _prefix(mark)
+        self._origin = f"{mark.rpartition('@')[2]} {lock}"
         self._directory = ""
-        self._remains = Remains(mark)
+        self._remains = Remains(mark, previous)
         self._remains.strip()
-        self.died_at = self._remains.died_at
+        self.died_at, self.died_after = self._remains.died_at, self._remains.died_after
+        self.found = self._remains.found
 
     def left_by(self, name: str) -> Left:
         """What an attempt left that an earlier life has lost."""
@@ -109,6 +130,7 @@ class Channels:
         """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
         if not (self._directory and os.path.isdir(self._directory)):
             self._directory = _new_directory(self._prefix)
+            put({os.path.join(self._directory, _ORIGIN): os.fsencode(self._origin)})
         prefix = os.path.join(self._directory, name)
         return prefix, {
             "RERAIL_OUTPUT": prefix + OUTPUT,
@@ -124,7 +146,7 @@ class Channels:
                 shutil.rmtree(self._directory, ignore_errors=True)
         elif self._directory:
             _strip(self._directory)
-            note_death(self._directory, time.time())
+            note_death(self._directory, time.time(), time.monotonic() - self._began)
 
 
 def _strip(place: str) -> None:
@@ -132,15 +154,16 @@ def _strip(place: str) -> None:
         drop(os.path.join(place, entry) for entry in os.listdir(place) if not entry.endswith(_ACCOUNTS))
 
 
-def note_death(directory: str, at: float) -> None:
-    """Write down when the process that drove a run was last alive."""
+def note_death(directory: str, at: float, after: float) -> None:
+    """Write down when the process that drove a run was last alive, and for how many seconds it had driven it by then."""
     with contextlib.suppress(OSError):
-        put({os.path.join(directory, _DEATH): str(at).encode()})
+        put({os.path.join(directory, _DEATH): f"{at} {after}".encode()})
 
 
-def _death(directory: str) -> datetime | None:
+def _death(directory: str) -> tuple[datetime, float] | None:
     try:
-        return datetime.fromtimestamp(float(_take(os.path.join(directory, _DEATH))), UTC)
+        at, after = map(float, _take(os.path.join(directory, _DEATH)).split())
+        return datetime.fromtimestamp(at, UTC), after
     except (ValueError, OverflowError, OSError):
         return None
 
@@ -279,5 +302,23 @@ def wipe(mark: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _is_abandoned(place: str) -> bool:
+    """Whether the run that a channel directory was made for is no longer where it was."""
+    try:
+        identity, _, lock = os.fsdecode(_take(os.path.join(place, _ORIGIN))).partition(" ")
+        status = os.stat(lock)
+    except (OSError, ValueError):
+        return True
+    return identity != f"{status.st_dev}:{status.st_ino}"
+
+
+def _common() -> str:
+    return f"rerail-{os.getuid()}-"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _prefix(mark: str) -> str:
-    return f"rerail-{os.getuid()}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}-"
+    return f"{_common()}{_digest(mark)}-"

@@ -96,6 +96,7 @@ class Watchdogs:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
+        self._began = time.monotonic()
         self._table = _Table()
         self._pids = [0] * len(NAMES)
         self._ends = [-1] * len(NAMES)  # descriptors that are readable when a watchdog has died, where there are such
@@ -226,8 +227,8 @@ class Watchdogs:
             self._wait(number, parent)
             if not self._table.is_over:
                 if os.path.isdir(self._table.notes):
-                    now = since + time.monotonic() - began  # whatever clock was set meanwhile
-                    channels.note_death(self._table.notes, now)
+                    now = time.monotonic()  # whatever clock was set
+                    channels.note_death(self._table.notes, since + now - began, now - self._began)
                 processes.end_marked(self._mark, self._table.known, pauses=_AGAIN)
         finally:
             os._exit(0)

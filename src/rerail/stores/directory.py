@@ -157,7 +157,7 @@ class DirectoryStore:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                return durable.Lock(os.path.join(path, "lock"))
+                return durable.Lock(os.path.join(path, "lock"), unshare=True)
             except BlockingIOError:
                 if self.ownership(run_id).alive or time.monotonic() > deadline:
                     raise self._busy(run_id) from None

@@ -49,6 +49,10 @@ class MemoryRun:
         return f"memory:{id(self._kept)}"
 
     @property
+    def former_identity(self) -> str:
+        return ""
+
+    @property
     def directory(self) -> str:
         return ""
 

@@ -76,6 +76,10 @@ class DirectoryRun:
         return self._lock.identity
 
     @property
+    def former_identity(self) -> str:
+        return self._lock.former
+
+    @property
     def directory(self) -> str:
         return self.path
 
