@@ -83,7 +83,8 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
     mask = mask_of(ready.pipeline, recording.state.options)
     by, approved, reason = verdict.by, verdict.approved, verdict.reason
     now = datetime.now(UTC)
-    said = mask.struct(StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason))
+    seen = recording.state.seq
+    said = mask.struct(StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason, seen=seen))
     with contextlib.ExitStack() as until:
         try:
             log = until.enter_context(_owned(store, run_id))

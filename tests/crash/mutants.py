@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant(
         name="an-old-letter-overrules-a-newer-answer",
         file="engine/holds.py",
-        old="            if (last is None or said.at > last) and known.status",
+        old="            if _is_news(said, known) and known.status",
         new="            if known.status",
         tests=("tests/engine/test_waiting.py::test_the_last_word_counts_however_it_arrived",),
     ),

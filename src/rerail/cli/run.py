@@ -41,6 +41,7 @@ from rerail.engine.job import Ask
 from rerail.errors import RunNotFound, UsageError
 from rerail.loaders.fields import parse_duration
 from rerail.ports import Recording
+from rerail.stores import index
 from rerail.stores.directory import DirectoryStore, check_run_id
 
 
@@ -331,10 +332,17 @@ def _newest_unfinished(store: DirectoryStore) -> str | None:
     runs = newest_first(store)
     if not runs:
         raise RunNotFound(f"there are no runs in {store.root}", hint="rerail run PIPELINE")
+    known = index.load(store.root)
     for run_id in runs:
-        if store.read(run_id).state.status != "completed":
+        if not _is_known_completed(store, run_id, known) and store.read(run_id).state.status != "completed":
             return run_id
     return None
+
+
+def _is_known_completed(store: DirectoryStore, run_id: str, known: dict[str, index.Row]) -> bool:
+    """Whether the index says so and counts: of thousands of runs none has to be read to find that nothing is left."""
+    row = known.get(run_id)
+    return row is not None and row.summary.status == "completed" and index.is_current(row, store.root)
 
 
 def _given_values(pipeline: Pipeline, given: dict[str, Any]) -> dict[str, Any]:
@@ -351,7 +359,10 @@ def _resumable(store: DirectoryStore, pipeline: str, run_id: str | None, given: 
         _refuse_conflict(store, run_id, given)
         return run_id
     path = os.path.realpath(pipeline)
+    known = index.load(store.root)
     for candidate in newest_first(store):
+        if _is_known_completed(store, candidate, known):
+            continue
         header = store.header(candidate)
         if header is None or os.path.realpath(os.path.join(base_dir(store), header.pipeline_path)) != path:
             continue

@@ -147,6 +147,7 @@ class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", o
 
     reason: str
     signal: str | None = None
+    driven: float | None = None  # seconds since it was started or resumed, whatever became of the wall clock
 
 
 PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "unknown outcome", "until"]
@@ -158,6 +159,7 @@ class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused", omit_defaul
     reason: str
     cause: PauseCause = ""
     until: datetime | None = None  # when what it waits for comes by itself
+    driven: float | None = None  # as of RunInterrupted
 
 
 class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished", omit_defaults=True):
@@ -165,6 +167,7 @@ class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished", omit_de
 
     status: Literal["completed", "failed"]
     dead_letters: int = 0  # items that failed for good
+    driven: float | None = None  # as of RunInterrupted
 
 
 class StepStarted(_UnitEvent, frozen=True, kw_only=True, tag="step-started", omit_defaults=True):
@@ -264,6 +267,7 @@ class StepJudged(_UnitEvent, frozen=True, kw_only=True, tag="step-judged", omit_
     approved: bool
     by: str
     reason: str = ""
+    seen: int = 0  # the newest record whoever answered could know: clocks do not say what an answer is about
 
 
 class StepAdopted(_UnitEvent, frozen=True, kw_only=True, tag="step-adopted", omit_defaults=True):

@@ -100,13 +100,13 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
             state.reason = event.reason
             _suspect(state, event.suspects)
         case ev.RunInterrupted():
-            _end_life(state, event.at)
+            _end_life(state, event.at, event.driven)
             state.reason = event.reason
         case ev.RunPaused():
-            _end_life(state, event.at)
+            _end_life(state, event.at, event.driven)
             state.reason, state.cause, state.until = event.reason, event.cause, event.until
         case ev.RunFinished():
-            _end_life(state, event.at)
+            _end_life(state, event.at, event.driven)
             status = event.status
             state.finished_at = event.at
             state.finished_seq = state.seq + 1

@@ -46,18 +46,19 @@ def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop, held: Held 
     return End(status="completed" if root.complete else "failed", reason=stop.reason)
 
 
-def finish(recorder: Recorder, clock: Clock, end: End) -> End:
-    """Record how it ended, if it can be; what could not be is said."""
-    now = clock.now()
+def finish(recorder: Recorder, clock: Clock, end: End, began: float) -> End:
+    """Record how it ended, if it can be; what could not be is said. It began then, on the monotonic clock."""
+    now, driven = clock.now(), round(clock.monotonic() - began, 6)
     match end.status:
         case "completed" | "failed":
             dead = sum(1 for _ in dead_letters(recorder.state))
-            recorder.stage(ev.RunFinished(at=now, status=end.status, dead_letters=dead))
+            recorder.stage(ev.RunFinished(at=now, status=end.status, dead_letters=dead, driven=driven))
         case "paused":
-            recorder.stage(ev.RunPaused(at=now, reason=end.reason, cause=end.cause, until=end.until))
+            paused = ev.RunPaused(at=now, reason=end.reason, cause=end.cause, until=end.until, driven=driven)
+            recorder.stage(paused)
         case "interrupted":
             name = end.signal.name if end.signal else None
-            recorder.stage(ev.RunInterrupted(at=now, reason=end.reason, signal=name))
+            recorder.stage(ev.RunInterrupted(at=now, reason=end.reason, signal=name, driven=driven))
     unrecorded = recorder.unacknowledged_ends()
     if recorder.last_words():
         unrecorded = ()

@@ -52,6 +52,17 @@ def _begins_an_item(task: Task) -> bool:
     return beginnings == [task.step] and task.step.id.count("/") == 1
 
 
+def _is_news(said: ev.StepJudged, known: UnitState) -> bool:
+    """Whether an answer was not acted on before, and nobody has said something else since.
+
+    Who had seen all that happened to the step answers that, whatever the clocks say; else the times must tell.
+    """
+    if said.seen and said.seen >= max(known.started_seq, known.verdict.seq if known.verdict else 0):
+        return True
+    last = max((at for at in (known.finished_at, known.verdict and known.verdict.at) if at), default=None)
+    return last is None or said.at > last
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """What a parked unit waits for."""
 
@@ -269,9 +280,7 @@ class Holds:
             if said.item is not None and said.item not in state.inner:
                 continue  # of an item that is done with
             known = state.unit(said.unit)
-            # Else it was acted on before, or somebody has said something else since.
-            last = max((at for at in (known.finished_at, known.verdict and known.verdict.at) if at), default=None)
-            if (last is None or said.at > last) and known.status in ("pending", "failed", "interrupted"):
+            if _is_news(said, known) and known.status in ("pending", "failed", "interrupted"):
                 failed = known.status == "failed"
                 self._answered(said.unit, said)
                 if failed:

@@ -63,7 +63,7 @@ class Runner:
         self._commits = Commits(self._desk)
         self._stopping = Stopping(job, tools, self._desk, self._running)
         self._final_status = ""  # what the run has come to, once only its last hooks are left
-        self._last_interval = self._clock.monotonic()
+        self._began = self._last_interval = self._clock.monotonic()
         self._interval_due = False  # a snapshot, once what was saved of long steps is durable
 
     def drive(self, opening: ev.RunStarted | ev.RunResumed) -> End:
@@ -79,7 +79,7 @@ class Runner:
         if end.status in ("completed", "failed") and (self._job.pipeline.finally_ or not self._turns.empty):
             end = self._last_hooks(end)
         self._inside.interrupt(self._stopping.words if self._stopping.reason else end.words)
-        return finish(self._recorder, self._clock, end)
+        return finish(self._recorder, self._clock, end, self._began)
 
     def _last_hooks(self, end: End) -> End:
         """What comes last, whatever happened; only what is left of it if that is where an earlier life was cut off."""

@@ -68,6 +68,7 @@ class DirectoryStore:
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self._runs = os.path.join(self.root, "runs")
+        self._is_tidy = False  # of what died deleting runs: not looked for once more with each of thousands
         self._shown: dict[str, segments.SegmentEnd] = {}  # run → as far as what readers were shown is on the disk
 
     def create(self, header: RunHeader, pipeline: bytes) -> DirectoryRun:
@@ -307,7 +308,9 @@ class DirectoryStore:
             durable.remove_tree(gone)
         finally:
             lock.release()
-        leftovers.tidy(self.root, self._runs)
+        if not self._is_tidy:
+            leftovers.tidy(self.root, self._runs)
+            self._is_tidy = True
 
     def is_driven(self, run_id: str) -> bool:
         """Whether somebody holds the lock of a run: the proof that `ownership`, which only reads, cannot give."""

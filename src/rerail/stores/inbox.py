@@ -44,7 +44,7 @@ class Inbox:
             return []
         paths = [os.path.join(self._place, name) for name in names if name.endswith(_ENDING)]
         new = [path for path in paths if path not in self._taken]
-        return sorted((said for path in new for said in self._read(path)), key=lambda said: said.at)
+        return sorted((said for path in new for said in self._read(path)), key=lambda said: (said.seen, said.at))
 
     def clear(self) -> None:
         """Remove the letters that were taken: what they say is durable."""

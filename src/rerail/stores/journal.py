@@ -29,6 +29,7 @@ _BODY = len(_PREFIX) + SUM_CHARS + 1  # the body begins after the closing quote
 _ENVELOPE = re.compile(rb',"seq":(\d{1,18}),"ack":(\d{1,18}),')
 _ENVELOPE_START = re.compile(rb'\{"sum":"[0-9a-f]{16}","seq":\d{1,18},"ack":\d{1,18},')
 _LONGEST_ENVELOPE = 100
+_BLOCK = 1 << 16
 _LINE = re.compile(rb'\{"sum":"[^"\n]{0,64}","seq":(\d{1,18}),"ack":(\d{1,18}),"event":')
 
 _encode = msgspec.json.Encoder().encode
@@ -102,11 +103,23 @@ class Lines(msgspec.Struct, kw_only=True):
     bad: Bad | None = None
 
 
+def written(data: bytes, start: int = 0) -> int:
+    """Where what was written ends: space written in advance is newlines. Makes no copy, which may be one of gigabytes."""
+    end = len(data)
+    while end > start:
+        block = data[max(end - _BLOCK, start) : end]
+        kept = len(block.rstrip(b"\n"))
+        if kept:
+            return end - len(block) + kept
+        end -= len(block)
+    return start
+
+
 def verify(data: bytes, start: Position) -> Lines:
     """Walk the chain from `start` as far as it holds."""
     lines: list[tuple[int, bytes]] = []
     here = start
-    size = len(data.rstrip(b"\n")) + 1  # space written in advance is newlines
+    size = written(data) + 1
     while here.offset < size - 1:
         stop = data.find(b"\n", here.offset)
         if stop < 0:  # not even the newline that ends a line

@@ -291,7 +291,7 @@ def _linked(found: Sequence[_Segment], run_id: str, durable_to: int, notices: li
         if previous.opening is None:
             raise _damaged(run_id, file_name(after.segment), 0, "its first line is damaged")
         previous.sealed = after.length
-        extra = len(previous.data[after.length :].rstrip(b"\n"))
+        extra = journal.written(previous.data, after.length) - after.length
         if extra != opening.ignored and opening.ignored >= 0:
             notices.append(f"{file_name(previous.number)}: {extra} bytes after its end were never acknowledged; ignored")
         chain.insert(0, previous)
@@ -370,7 +370,7 @@ def _walk(
         )
     last = chain[-1]
     end = SegmentEnd(segment=last.number, length=here.offset, seq=here.seq, sum=here.sum)
-    ignored = len(last.data[here.offset :].rstrip(b"\n"))
+    ignored = journal.written(last.data, here.offset) - here.offset
     result = Chain(lines=lines, end=end, newest=newest, notices=notices, digests=digests, ignored=ignored)
     if got.bad is None and len(last.data) % durable.AppendFile.PAGE:
         # Space for further records was there from the start; only a clean end gives it back.
@@ -395,7 +395,7 @@ def _judge(
     sealed = segment.sealed >= 0
     if sealed or journal.was_synced(data, at) or (covered is not None and covered.seq > at.seq):
         raise _damaged(run_id, f"{where}:{at.line + 1}", at.offset, bad.why)
-    lost = len(data[at.offset :].rstrip(b"\n"))
+    lost = journal.written(data, at.offset) - at.offset
     notices.append(f"{where}: the last record was cut off while it was written; {lost} bytes at byte {at.offset} ignored")
 
 

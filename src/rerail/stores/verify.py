@@ -39,5 +39,5 @@ def verify(store: DirectoryStore, run_id: str) -> Proof:
     if state.pipeline_sha256 and hashlib.sha256(frozen).hexdigest() != state.pipeline_sha256:
         store.pipeline(run_id, state.pipeline_sha256)  # an older copy may be the one in use; raises if none is
     numbers = segments.numbers(path)
-    size = sum(len(durable.read_file(os.path.join(path, segments.file_name(number))).rstrip(b"\n")) for number in numbers)
+    size = sum(journal.written(durable.read_file(os.path.join(path, segments.file_name(number)))) for number in numbers)
     return Proof(records=state.seq, segments=len(numbers), bytes=size, notices=tuple(notices))
