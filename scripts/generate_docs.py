@@ -105,6 +105,30 @@ The tests are tested in turn: bugs that are planted one by one must each be foun
 [fault-scenarios.md](fault-scenarios.md). The parts that plug-in authors can use:
 [../how-to/test-a-plugin.md](../how-to/test-a-plugin.md).
 
+## The fuzzer
+
+`tests/fuzz` compares rerail with a model of it that was written from these pages alone and imports nothing of it. A seed is a
+case: a random pipeline (graphs of steps, maps, loops and pipelines in each other, `when`, retries, checks, time limits,
+`allow_failure`, `idempotent: false`, `approve`, `write`, artifacts, inputs, budgets, secrets, hooks), and a random script of
+invocations. Before an invocation the pipeline is edited, the world is broken or mended, artifacts and state files are damaged, steps are
+marked, approved or rejected, items dropped or retried, the run is forked; options are drawn (`--from --until --parallel
+--fail-fast --changes keep --no-restore --verify fast --budget-usd`). It ends by itself, or is struck when the n-th line of the
+ledger or the n-th event appears: SIGKILL of the process or its group, SIGTERM, SIGINT, SIGHUP, a stop and a kill, `stop --force`, its own
+step; or others look at the run, or try to take it, meanwhile.
+
+The steps write what they do to a ledger outside the state directory, and what they hand out depends on their definition and on
+all they saw: a stale value is never right by chance. Judged are statuses, exit codes, outputs, artifacts, what ran against what had to
+and what must not (acknowledged is never again), the plan against the deeds, keys and attempts, hooks, money to the cent, processes that are
+left, secrets in any byte, and the journal against its documentation. Where these pages leave something open, so does the model.
+
+```sh
+.venv/bin/python scripts/fuzz.py --minutes 30             # figures, and for every violation its seed and directory
+.venv/bin/python scripts/fuzz.py --seed 42                # one case again, as far as its deaths can be repeated
+.venv/bin/python scripts/fuzz.py --mutants                # ten planted bugs: eight of them at least must be found
+```
+
+`./test` runs a sample, and every case that ever found something.
+
 ## Figures
 
 Written down by a whole run of the tests, on a virtual machine with two cores that were busy with other tests meanwhile.
