@@ -153,16 +153,32 @@ class Making:
         goes_on = decision.kept or decision.decision == "continue" or decision.unless_same
         if step.is_controller and step.id in self._inside and goes_on:
             decision = msgspec.structs.replace(decision, inner=self._inner(step))
-        done = [one for one in decision.inner if self._state.unit(one.unit).status == "completed"]
-        if decision.decision == "continue" and (asked := [one for one in done if one.decision == "ask"]):
-            # What is complete would not be looked at again: the whole waits until a person has judged it.
-            reason = f"{name(asked[0].unit)}: {asked[0].reason}"
-            decision = msgspec.structs.replace(decision, decision="ask", reason=reason)
+        if step.is_controller and step.id in self._inside:
+            decision = self._unless_asked(step, decision, made)
         return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
 
     def _inner(self, step: Step) -> tuple[Decision, ...]:
         units = self._inside.get(step.id, ())
         return decisions_inside(units, self._index, self._state, self._audit, self._wishes)
+
+    def _unless_asked(self, step: Step, decision: Decision, made: Mapping[str, Decision]) -> Decision:
+        """A decision about a controller, unless it would pass over what a person has to judge inside it: then that waits.
+
+        Going on does not look again at what is complete. Beginning anew forgets what is in doubt.
+        """
+        if decision.kept or decision.decision == "ask":
+            return decision
+        inner = self._inner(step)
+        asked = [one for one in inner if one.decision == "ask"]
+        in_doubt = [one for one in asked if self._state.unit(one.unit).status in ("running", "interrupted")]
+        goes_on = decision.decision == "continue"
+        if goes_on and all(made[need].kept for need in step.needs):
+            in_doubt = []  # the item, iteration or pipeline it is in asks by itself, and the others go on
+        waits_for = in_doubt + [one for one in asked if goes_on and self._state.unit(one.unit).status == "completed"]
+        if not waits_for:
+            return decision
+        reason = f"{name(waits_for[0].unit)}: {waits_for[0].reason}"
+        return msgspec.structs.replace(decision, decision="ask", reason=reason, inner=inner)
 
     def _by_what_is_inside(self, step: Step, unit: UnitState) -> Decision | None:
         """A completed controller goes on if something inside does not stand any more, or is to be tried again."""
