@@ -152,6 +152,7 @@ def drive(
                 inbox.clear()
         finally:
             workshop.close()
+            signals.detach()
             executor.close()
             channels.close(recorded=recorded)
     if end.lost is not None:

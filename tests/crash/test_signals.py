@@ -192,3 +192,30 @@ def test_the_third_signal_is_for_the_program_that_uses_rerail(
     end_of(process)
     assert process.returncode == codes[last]
     assert project.rerail("show", "r", "--json").returncode == 0
+
+
+# A signal that comes when the executor has been closed and the run has not yet let go of its handlers.
+LATE = """
+import os, signal, sys
+from rerail import drive
+from rerail.cli.main import call
+
+close = drive.LocalExecutor.close
+
+def closed(executor):
+    close(executor)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+drive.LocalExecutor.close = closed
+sys.exit(call(sys.argv[1:]))
+"""
+
+
+def test_a_signal_after_the_last_step_says_nothing_and_changes_nothing(project: Project) -> None:
+    project.pipeline("steps: [{id: a, run: 'true'}]")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", program=(sys.executable, "-c", LATE))
+    _, errors = process.communicate()
+
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert project.json("show", "r")["status"] == "completed"

@@ -49,10 +49,14 @@ class Signals:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._restore()
 
-    def _restore(self) -> None:
+    def detach(self) -> None:
+        """Write no more numbers to the descriptor: it is about to be closed. Must come before that."""
         if self._heard_before is not None:
             signal.set_wakeup_fd(self._heard_before)
             self._heard_before = None
+
+    def _restore(self) -> None:
+        self.detach()
         while self._before:
             signal.signal(*self._before.popitem())
 
