@@ -151,6 +151,11 @@ def resume(
         _end_leftovers(log, reporters)  # before anything is looked at: they could still write
         ready = plan_on(store, recording, request, base_dir)
         if ready.finished:
+            if (
+                not recording.is_cached
+            ):  # the process that completed it died before the last snapshot, or that was damaged
+                with contextlib.suppress(OSError):
+                    log.save_snapshot(checkpoint(store, recording), keep=ready.pipeline.checkpoint.history)
             return None
         header, work_dir = recording.header, ready.place.work_dir
         claims = Claiming(store, ready.pipeline, header, work_dir, allow_concurrent=request.allow_concurrent)

@@ -23,6 +23,7 @@ class Recording(msgspec.Struct, kw_only=True):
     header: RunHeader
     state: RunState
     notices: tuple[str, ...] = ()
+    is_cached: bool = True  # there is a whole snapshot of this very state
 
 
 class Ownership(msgspec.Struct, frozen=True, kw_only=True):

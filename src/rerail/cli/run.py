@@ -225,7 +225,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         progress=Reading() if not wanted.quiet else lambda _: None,
     )
     known = store.read(run_id)
-    if wanted.dry_run or known.state.status == "completed":
+    if wanted.dry_run or (known.state.status == "completed" and known.is_cached):
         ready = api.prepare(store, run_id, request, base_dir=base)
         if ready.finished:
             say(f"rerail: run {run_id} is completed; there is nothing to resume")

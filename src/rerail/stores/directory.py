@@ -348,8 +348,8 @@ class DirectoryStore:
         notices = [f"{name} {what}; rebuilt from the journal" for name, what in bad.items()] + chain.notices
         if chain.uneven and state.status == "running":
             notices.append(chain.uneven)
-        recording = Recording(header=header, state=state, notices=tuple(notices))
         seq = checkpoint.seq if checkpoint is not None and chain.covered else 0
+        recording = Recording(header=header, state=state, notices=tuple(notices), is_cached=seq == state.seq)
         return _Found(recording=recording, chain=chain, snapshot_seq=seq, bad_files=tuple(bad))
 
     def _known_from_history(self, path: str) -> tuple[Checkpoint | None, Covered | None]:

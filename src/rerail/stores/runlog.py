@@ -224,16 +224,23 @@ class DirectoryRun:
             self._file = None
 
     def save_snapshot(self, checkpoint: Checkpoint, *, keep: int, milestone: bool = True) -> None:
-        if self._pending or self._file is None:
+        if self._pending:
             return  # only what is durable may be cached
         digests = {str(number): digest for number, digest in self._digests.items()}
-        covered = Covered(
-            segment=self._segment,
-            seq=self._seq,
-            sum=self._sum,
-            offset=self._file.length,
-            sha256=digests | {str(self._segment): self._digest.copy().hexdigest()},
-        )
+        if self._file is not None:
+            covered = Covered(
+                segment=self._segment,
+                seq=self._seq,
+                sum=self._sum,
+                offset=self._file.length,
+                sha256=digests | {str(self._segment): self._digest.copy().hexdigest()},
+            )
+        elif self._inherited is not None and self._seq == self._inherited.seq:  # nothing was added to what was taken over
+            end = self._inherited
+            covered = Covered(segment=end.segment, seq=end.seq, sum=end.sum, offset=end.length, sha256=digests)
+            self._put_aside()
+        else:
+            return
         keep_as = ""
         if keep and self._snapshot_seq and self._snapshot_seq != self._seq and self._is_milestone:
             keep_as = f"checkpoint-{self._snapshot_seq:012d}.json"

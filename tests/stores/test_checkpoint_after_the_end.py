@@ -1,0 +1,54 @@
+"""A run that is complete, and whose checkpoint.json does not say so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from tests.conftest import Project
+
+# Dies when the last record is durable and told, and before the last snapshot.
+DYING = """
+import os, sys
+from rerail.cli.main import call
+from rerail.stores import runlog
+
+save = runlog.DirectoryRun.save_snapshot
+
+def dying(self, checkpoint, **how):
+    if checkpoint.status == "completed":
+        os.kill(os.getpid(), 9)
+    save(self, checkpoint, **how)
+
+runlog.DirectoryRun.save_snapshot = dying
+sys.exit(call(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("damage", ["behind", "missing", "damaged"])
+def test_a_resume_with_nothing_to_do_brings_checkpoint_json_up_to_date(project: Project, damage: str) -> None:
+    project.pipeline("steps: [{id: a, run: 'echo a >> \"$LEDGER\"'}]")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r", program=(sys.executable, "-c", DYING))
+    process.communicate()
+    assert process.returncode == -9
+    path = project.root / ".rerail" / "runs" / "r" / "checkpoint.json"
+    if damage == "missing":
+        path.unlink()
+    elif damage == "damaged":
+        path.write_bytes(path.read_bytes().replace(b"1", b"2"))
+    journal = [one.read_bytes() for one in sorted(path.parent.glob("journal-*"))]
+
+    project.rerail("resume", "r", "--dry-run", check=0)
+    assert damage == "missing" or json.loads(path.read_bytes())["status"] != "completed"  # dry runs write nothing
+    done = project.rerail("resume", "r", check=0)
+
+    assert "nothing to resume" in done.stderr
+    assert json.loads(path.read_bytes())["status"] == "completed"
+    assert [one.read_bytes() for one in sorted(path.parent.glob("journal-*"))] == journal
+    assert "intact" in project.rerail("verify", "r", check=0).stderr
+    assert project.ledger() == ["a"]
+    shutil.rmtree(path.parent / "history", ignore_errors=True)
+    assert project.json("show", "r")["status"] == "completed"
