@@ -233,3 +233,83 @@ def test_values_do_not_run_in_checks_and_lists_either(project: Project, step: st
 
     assert "env `N`: the value holds a subscript" in failed.stderr
     assert not (project.root / "pwned").exists()
+
+
+# The environment of maps, loops and pipelines
+
+
+def lines_of(project: Project, run: str = "r") -> dict[str, str]:
+    """The one line that each step printed."""
+    printed = project.rerail("logs", run, check=0).stdout.splitlines()
+    return {step.strip(): line for step, _, line in (one.partition("| ") for one in printed)}
+
+
+def test_the_environment_of_what_is_around_a_step_is_evaluated_where_that_stands(project: Project) -> None:
+    project.pipeline(
+        """
+params: {who: {default: inner-default}}
+env: {I: "i-${{ params.who }}", B: "inner-${{ params.who }}"}
+steps:
+  - {id: x, run: 'echo "y=inner" >> "$RERAIL_OUTPUT"; echo "$A $B $I $D $P"'}
+  - {id: z, map: {over: [1]}, env: {I: zmap}, steps: [{id: a, run: 'echo "$A $B $I"'}, {id: b, run: 'true'}]}
+finally: [{id: f, run: 'echo "$A $B $I"'}]
+""",
+        "inner.yaml",
+    )
+    project.pipeline("""
+params: {who: {default: outer}}
+env: {A: pipeline, P: "p-${{ params.who }}"}
+defaults: {env: {D: "d-${{ params.who }}"}}
+steps:
+  - {id: x, run: 'echo "y=of-x" >> "$RERAIL_OUTPUT"; echo "$A $P $D"'}
+  - id: m
+    env: {A: "${{ steps.x.outputs.y }}", B: "${{ params.who }}", D: m}
+    map: {over: [1]}
+    steps: [{run: 'echo "$A $B $D $P"'}]
+  - id: l
+    env: {A: "${{ steps.x.outputs.y }}"}
+    loop: {max_iterations: 1}
+    steps:
+      - {id: x, run: 'echo "y=of-loop" >> "$RERAIL_OUTPUT"; echo "$A"'}
+      - {id: own, env: {A: "own ${{ steps.x.outputs.y }}"}, run: 'echo "$A"'}
+  - {id: q, env: {A: "${{ steps.x.outputs.y }}"}, pipeline: inner.yaml, with: {who: inner}}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert lines_of(project) == {
+        "x": "pipeline p-outer d-outer",
+        "m[1]": "of-x outer m p-outer",
+        "l/x[1]": "of-x",
+        "l/own[1]": "own of-loop",
+        "q/x": "of-x inner-inner i-inner d-outer p-outer",
+        "q/z/a[1]": "of-x inner-inner zmap",
+        "q/f": "of-x inner-inner i-inner",
+    }
+
+
+def test_what_a_variable_from_around_holds_is_no_expression_and_no_command(project: Project) -> None:
+    project.pipeline("""
+params: {text: {required: true}}
+steps:
+  - id: l
+    env: {T: "${{ params.text }}"}
+    loop: {max_iterations: 1}
+    steps: [{id: plain, run: 'echo "$T"'}, {id: counting, run: 'echo "$(( T ))"'}]
+""")
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", "-p", "text=${{ 7 * 7 }} a[$(touch pwned)]", check=1)
+
+    assert lines_of(project)["l/plain[1]"] == "${{ 7 * 7 }} a[$(touch pwned)]"
+    assert not (project.root / "pwned").exists()
+    assert "env `T`" in done.stderr
+
+
+def test_a_variable_of_a_map_that_has_no_value_fails_the_map_with_its_name(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - {id: a, run: 'true'}
+  - {id: m, env: {V: "${{ steps.a.outputs.v }}"}, map: {over: [1]}, steps: [{run: 'echo "$V" >> "$LEDGER"'}]}
+""")
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+
+    assert "`env`" in done.stderr
+    assert project.ledger() == []

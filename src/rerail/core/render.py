@@ -25,6 +25,24 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, str] = {}
 
 
+class Inherited(msgspec.Struct, frozen=True, kw_only=True):
+    """The environment that the map, loop or pipeline around a step gives it: evaluated where that stands, once."""
+
+    values: Mapping[str, str] = {}
+    dynamic: frozenset[str] = frozenset()  # the names whose values came from expressions
+
+    def within(self, env: Mapping[str, str], scope: Scope) -> Inherited:
+        """With the variables of one more step around; raises ExpressionError."""
+        if not env:
+            return self
+        settled = {name: template.render(text, scope) for name, text in env.items()}
+        dynamic = {name for name, text in env.items() if holes.has_holes(text)}
+        return Inherited(values={**self.values, **settled}, dynamic=(self.dynamic - env.keys()) | dynamic)
+
+
+NOTHING = Inherited()
+
+
 class StepResults(Mapping[str, Any]):
     """`steps` in expressions, looked up on use: a view costs nothing however many steps there are."""
 
@@ -45,20 +63,21 @@ class StepResults(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def directory(step: Step, env: Mapping[str, str], scope: Scope) -> str:
+def directory(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> str:
     """The directory of a step, relative to the run's; raises ExpressionError."""
-    settled = {name: template.render(text, scope) for name, text in env.items()}
+    settled = {**around.values, **{name: template.render(text, scope) for name, text in env.items()}}
     return template.render(step.cwd, msgspec.structs.replace(scope, env={**scope.env, **settled}))
 
 
-def rendered(step: Step, env: Mapping[str, str], scope: Scope) -> Rendered:
-    """The step with all its expressions evaluated; raises ExpressionError."""
-    settled = {name: template.render(text, scope) for name, text in env.items()}
+def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> Rendered:
+    """The step with all its expressions evaluated; raises ExpressionError. What is inherited is evaluated already."""
+    settled = {**around.values, **{name: template.render(text, scope) for name, text in env.items()}}
     inner = msgspec.structs.replace(scope, env={**scope.env, **settled})
     cwd = template.render(step.cwd, inner)
     match step.action:
         case Run(script=script):
             given = {name: settled[name] for name, value in env.items() if holes.has_holes(value)}
+            given |= {name: settled[name] for name in around.dynamic if name not in env}
             if "item" in scope.more and ITEM in script:
                 given[ITEM] = msgspec.json.encode(scope.more["item"]).decode()
             text, values = shell(script, inner, given)

@@ -64,10 +64,11 @@ def attempt_of(job: Job, task: Task, state: RunState, number: int, view: View) -
         )
     log_name = attempt_name(task.unit, number)
     channel, variables = job.channel(log_name)
-    declared = {**job.pipeline.env, **step.env}
-    made = Rendered(action=step.action, env=declared, cwd=step.cwd)
-    if step.dynamic:
-        made = rendered(step, declared, view.of(task))
+    around = task.home.env
+    declared = declared_env(job, task)
+    made = Rendered(action=step.action, env={**around.values, **declared}, cwd=step.cwd)
+    if step.dynamic or around.dynamic:
+        made = rendered(step, declared, view.of(task), around)
     env = {
         **made.env,
         **job.environment,  # after the user's: nobody takes his processes out of our sight by accident
@@ -90,6 +91,12 @@ def attempt_of(job: Job, task: Task, state: RunState, number: int, view: View) -
         log_name=log_name,
         channel=channel,
     )
+
+
+def declared_env(job: Job, task: Task) -> dict[str, str]:
+    """The variables that are evaluated for a step itself: its own, and of the pipeline's what no step around it gives."""
+    shared = {name: text for name, text in job.pipeline.env.items() if name not in task.home.env.values}
+    return {**shared, **task.step.env}
 
 
 def _key(job: Job, task: Task, state: RunState) -> str:
@@ -116,7 +123,7 @@ def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, K
     for number, check in enumerate(step.checks, 1):
         script = check
         values: dict[str, str] = {}
-        if step.dynamic:
+        if step.dynamic or task.home.env.dynamic:
             script, values = shell(check, view.of(task), mentioned(attempt.env, check))
         of_check = msgspec.structs.replace(
             attempt, action=Run(script=script), values=values, channel=f"{attempt.channel}.check-{number}"
@@ -131,7 +138,7 @@ def directory_of(job: Job, task: Task, view: View) -> str:
     """The directory a step runs in, for what has to be known of it before and after; raises ExpressionError."""
     cwd = task.step.cwd
     if "${{" in cwd:
-        cwd = directory(task.step, {**job.pipeline.env, **task.step.env}, view.of(task))
+        cwd = directory(task.step, declared_env(job, task), view.of(task), task.home.env)
     return os.path.join(job.work_dir, cwd) if cwd else job.work_dir
 
 
@@ -140,7 +147,7 @@ def failure_of(job: Job, task: Task, outcome: Outcome, state: RunState, at: date
     step = task.step
     variables: dict[str, Any] = {
         "params": job.header.params,
-        "env": {**job.pipeline.env, **step.env},
+        "env": {**task.home.env.values, **declared_env(job, task)},
         **task.home.names(task),
     }
     outputs = {need: unit.outputs for need in step.needs if (unit := state.unit((need, task.home.item))).outputs}

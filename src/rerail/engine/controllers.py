@@ -17,9 +17,11 @@ from rerail.core import template
 from rerail.core.items import COMPLETED, FAILED, ranges
 from rerail.core.model import Inner
 from rerail.core.params import resolve
+from rerail.core.render import NOTHING
 from rerail.core.state import Unit, name
 from rerail.core.template import ExpressionError
 from rerail.core.values import Usage
+from rerail.engine.attempts import declared_env
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.tasks import Task
@@ -39,7 +41,12 @@ class Controller(ABC):
         self.outer: Frame = task.home
         self._began = desk.clock.monotonic()
         self._open: dict[Unit, tuple[Frame, float]] = {}  # groups under way, and since when
+        self.env = NOTHING  # what it gives to the steps inside it
         self.used = Usage()  # in its own name
+
+    def settle_env(self) -> None:
+        """Evaluate the variables it gives to the steps inside it, where it stands; raises ExpressionError."""
+        self.env = self.outer.env.within(self.step.env, self.desk.view.of(self.task))
 
     @abstractmethod
     def begin(self) -> None:
@@ -72,6 +79,7 @@ class Controller(ABC):
             ev.StepStarted(at=now.now(), step=unit[0], item=item, attempt=known.attempts + 1, index=index)
         )
         frame = Frame(self.desk.body(self.task), self.desk.turns, self.outer, item)
+        frame.env = self.env
         frame.values = {**self.outer.values, **values}
         frame.previous = previous
         frame.counted = self.counts_inside
@@ -203,6 +211,11 @@ class Controller(ABC):
 class InnerRun(Controller):
     """The steps of another pipeline, in this run."""
 
+    def settle_env(self) -> None:
+        # In there `params` are others: what this pipeline gives to all steps is evaluated before they go in.
+        env = declared_env(self.desk.job, self.task)
+        self.env = self.outer.env.within(env, self.desk.view.of(self.task))
+
     def begin(self) -> None:
         action = self.step.action
         assert isinstance(action, Inner)
@@ -217,6 +230,7 @@ class InnerRun(Controller):
             return
         self.list_nothing(0, carries=False)
         frame = Frame(self.desk.body(self.task), self.desk.turns, None, self.unit[1])
+        frame.env = self.env
         frame.values = {"params": params}
         frame.counted = self.counts_inside
         self.open_frame(frame)

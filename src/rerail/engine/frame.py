@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from rerail.core.graph import Ancestors, Frontier, dependants
 from rerail.core.making import lineage_of, stale
 from rerail.core.model import Step
+from rerail.core.render import NOTHING
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.tasks import Task, Turns
 
@@ -55,6 +56,7 @@ class Frame:
         self.parent = parent
         self.owner: Owner | None = None
         self.values: Mapping[str, Any] = {}  # what names stand for here
+        self.env = NOTHING
         self.previous: str | None = None  # in a loop: the iteration before
         self.counted = True
         self.failed: set[str] = set()  # steps that failed for good and were not allowed to

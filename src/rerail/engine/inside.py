@@ -5,6 +5,7 @@ from __future__ import annotations
 from rerail.core.making import has_failed
 from rerail.core.model import Inner, Loop, every_step
 from rerail.core.state import Unit, UnitState
+from rerail.core.template import ExpressionError
 from rerail.engine.controllers import Controller, InnerRun
 from rerail.engine.desk import Desk
 from rerail.engine.fanout import MapRun
@@ -47,6 +48,11 @@ class Inside:
             case _:
                 controller = MapRun(self._desk, task)
         self._open[task.unit] = controller
+        try:
+            controller.settle_env()
+        except ExpressionError as error:
+            controller.end("failed", type="ExpressionError", message=f"`env`: {error}", retryable=False)
+            return
         controller.begin()
 
     def took(self, outcome: Outcome) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from rerail.core.model import Step
+from rerail.core.render import Inherited
 from rerail.core.state import RunState, Unit, UnitState
 
 
@@ -19,6 +20,7 @@ class Home(Protocol):
 
     item: str | None  # the instance
     status: str  # what the run, or what it takes for one, has come to, if that is known
+    env: Inherited  # what the steps around it give to all of its tasks
     counted: bool  # its tasks count against the width of the run; those in a map have the map's
 
     def names(self, task: Task) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     single: bool = False  # its only step stands for the whole
     depth: int = 0
     directory: str = ""  # of the file it stands in, from that of the pipeline
-    include: Callable[[Fields, Around, dict[str, str]], Inner] | None = None  # reads another pipeline file
+    include: Callable[[Fields, Around], Inner] | None = None  # reads another pipeline file
 
 
 class _Known(Collection[str]):
@@ -110,12 +110,12 @@ class StepReader:
                 once.everything(node)
         self._shared_is_dynamic = once.found
 
-    def inside(self, around: Around, env: dict[str, str]) -> StepReader:
+    def inside(self, around: Around) -> StepReader:
         """A reader of the steps inside a step: the same defaults, other names."""
         inner = copy.copy(self)
         inner._around = around
         inner._places, inner._sources = {}, {}
-        inner._env = {**self._env, **env}
+        inner._env = {}  # they have it from the step they are in
         return inner
 
     def main(self, node: Node) -> tuple[Step, ...]:
@@ -278,7 +278,7 @@ class StepReader:
             return action
         if isinstance(action, Inner):
             assert around.include is not None
-            return around.include(fields, inner, step.env)
+            return around.include(fields, inner)
         node = fields.get("steps")
         if node is None:
             self._problems.add(fields.node, f"{fields.what} has no `steps`")
@@ -286,11 +286,11 @@ class StepReader:
         if isinstance(action, Map):
             made = read_map(fields, self._problems, known, around.directory)
             single = _is_single(node)
-            reader = self.inside(msgspec.structs.replace(inner, item=True, single=single), step.env)
+            reader = self.inside(msgspec.structs.replace(inner, item=True, single=single))
             made = msgspec.structs.replace(made, steps=reader.with_hooks(reader.main(node)), single=single)
             reject_shared_commits(fields, self._problems, made)
             return made
-        reader = self.inside(msgspec.structs.replace(inner, loop=True, carries=True), step.env)
+        reader = self.inside(msgspec.structs.replace(inner, loop=True, carries=True))
         steps = reader.with_hooks(reader.main(node))
         paths = {one.id for one in steps}
         until, while_ = loop_conditions(fields, self._problems, reader._known(paths, paths))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.model import CheckpointPolicy, Inner, Loop, Map, Param, Pipeline, Step
+from rerail.core.model import CheckpointPolicy, Inner, Param, Pipeline, Step
 from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import PipelineInvalid
 from rerail.loaders import bundle
@@ -90,7 +90,7 @@ class Includes:
         self._chain = chain  # the files we are in
         self.secrets: list[str] = []
 
-    def read(self, fields: Fields, around: Around, env: dict[str, str]) -> Inner:
+    def read(self, fields: Fields, around: Around) -> Inner:
         """The pipeline that a step names."""
         named = fields.text("pipeline")
         node = fields.get("pipeline") or fields.node
@@ -119,11 +119,11 @@ class Includes:
         self.secrets += pipeline.secrets
         return Inner(
             path=path,
-            steps=tuple(with_env(step, {**env, **pipeline.env}) for step in pipeline.steps),
+            steps=tuple(with_env(step, pipeline.env) for step in pipeline.steps),
             arguments=self._arguments(fields, pipeline),
             params=pipeline.params,
             outputs=pipeline.outputs,
-            finally_=tuple(with_env(step, {**env, **pipeline.env}) for step in pipeline.finally_),
+            finally_=tuple(with_env(step, pipeline.env) for step in pipeline.finally_),
             budget=pipeline.budget,
         )
 
@@ -146,14 +146,11 @@ class Includes:
 
 
 def with_env(step: Step, env: dict[str, str]) -> Step:
-    """A step of an included pipeline with the environment of that pipeline, at any depth."""
+    """A step of an included pipeline with the environment of that pipeline; what is inside it has it from the step."""
     if not env:
         return step
-    action = step.action
-    if isinstance(action, Map | Loop | Inner):
-        action = msgspec.structs.replace(action, steps=tuple(with_env(inner, env) for inner in action.steps))
     hooks = tuple(with_env(hook, env) for hook in step.on_failure)
-    return msgspec.structs.replace(step, env={**env, **step.env}, action=action, on_failure=hooks)
+    return msgspec.structs.replace(step, env={**env, **step.env}, on_failure=hooks)
 
 
 def _pipeline(root: Node, problems: Problems, path: str, includes: Includes, around: Around | None = None) -> Pipeline:
