@@ -120,6 +120,21 @@ def test_who_insists_does_not_seal_what_another_run_wrote(project: Project, firs
         assert (project.root / f"pub-{topic}.txt").read_text() == f"{topic}\n"
 
 
+def test_what_a_run_wrote_before_it_was_killed_is_not_sealed_by_one_that_ran_beside_it(project: Project) -> None:
+    project.pipeline(BOOK)
+    sun = start(project, "sun")
+    sea = start(project, "sea", "--allow-concurrent")
+    sea.kill()
+    sea.communicate()
+    project.pipeline("steps: [{id: w, write: {path: elsewhere.txt, content: x}}]", "other.yaml")
+    project.rerail("run", "other.yaml", check=0)  # whoever comes next tidies up what dead runs claimed
+
+    code, err = finish(project, sun, "sun")
+
+    assert code == 1, err
+    assert "book.txt may be that of run sea" in err
+
+
 def test_items_of_a_map_are_claimed_by_how_their_paths_begin_and_end(project: Project) -> None:
     project.pipeline("""
 params: {kind: {default: a}}

@@ -81,8 +81,15 @@ class Claims:
         live = [one for one in others if one.until is None and self._store.ownership(one.run_id).alive]
         oldest = min((one.number for one in live), default=self._mine.number)
         for one in others:
-            if one not in live and (one.until is None or one.until < oldest):
+            if one in live:
+                continue
+            # A dead owner could not say when it ended: some time before this run began.
+            until = _newest(others) if one.until is None else one.until
+            if until < oldest:
                 self._remove(one.run_id)
+            elif one.until is None:
+                with contextlib.suppress(OSError):
+                    self._write(msgspec.structs.replace(one, until=until))
 
     def release(self) -> None:
         """Let go: others may write there now. What is left of the claim is for those who were there at the same time."""
