@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 
 from rerail.errors import UsageError
 from rerail.stores.directory import DirectoryStore
@@ -22,7 +23,28 @@ def locate(url: str | None, cwd: str, pipeline_path: str | None = None) -> Direc
     if found is None:
         beside = os.path.dirname(os.path.abspath(pipeline_path)) if pipeline_path else cwd
         found = os.path.join(beside, STATE_DIR)
+    reject_foreign(found)
     return DirectoryStore(found)
+
+
+def reject_foreign(path: str) -> None:
+    """Raise UsageError for a store that was found, not named, and belongs to another user.
+
+    A run in it has its commands with it: whoever can put a `.rerail` above the directory we are in, such as into /tmp,
+    would have us resume what they wrote.
+    """
+    try:
+        owner = os.stat(path).st_uid
+    except OSError:
+        return  # there is none, or whoever opens it says why not
+    trusted = {os.geteuid()}
+    if 0 in trusted and os.environ.get("SUDO_UID", "").isdigit():
+        trusted.add(int(os.environ["SUDO_UID"]))
+    if owner not in trusted:
+        raise UsageError(
+            f"the store {path} belongs to another user (uid {owner}), who decides what is run there",
+            hint=f"the same command with `--store {shlex.quote(path)}`, if that is meant",
+        )
 
 
 def find_upward(start: str) -> str | None:
