@@ -280,7 +280,7 @@ def limited(kind: int, most: int) -> Callable[[], None]:
     [
         *((resource.RLIMIT_NOFILE, most) for most in (12, 24, 40)),
         *((resource.RLIMIT_FSIZE, most) for most in (0, 1000, 9000)),
-        *((resource.RLIMIT_AS, most << 20) for most in (40, 80)),
+        *((resource.RLIMIT_AS, most << 20) for most in (36, 39, 40, 41, 80)),
     ],
 )
 def test_under_any_limit_a_run_ends_in_words_and_goes_on_without_it(project: Project, kind: int, most: int) -> None:
@@ -292,9 +292,10 @@ def test_under_any_limit_a_run_ends_in_words_and_goes_on_without_it(project: Pro
     )
     said = done.stdout + done.stderr
 
-    assert done.returncode in (0, 1, STATE_ERROR), said
-    assert done.returncode == 0 or "next:" in said, said
-    assert "Traceback" not in said, said
+    if kind != resource.RLIMIT_AS or "rerail:" in said:  # else Python itself found too little memory to begin with
+        assert done.returncode in (0, 1, STATE_ERROR), said
+        assert done.returncode == 0 or "next:" in said, said
+        assert "Traceback" not in said, said
     if not DirectoryStore(str(project.root / ".rerail")).runs():
         assert project.ledger() == []
         return
@@ -341,3 +342,24 @@ def test_a_live_run_outside_is_not_taken_over_from_within_a_container(project: P
     (project.root / "go").touch()
     owner.communicate()
     assert (owner.returncode, project.ledger()) == (0, ["a"])
+
+
+# A store that somebody else has put there
+
+
+@needs_root
+def test_a_store_of_another_user_is_used_only_by_name(project: Project) -> None:
+    project.pipeline(pipeline(step("a", note())))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    store = project.root / ".rerail"
+    os.chown(store, NOBODY, NOBODY)
+    below = project.root / "below"
+    below.mkdir()
+
+    for arguments in (["list"], ["resume"], ["show", "r"], ["run", "../pipeline.yaml"]):
+        done = subprocess.run([*RERAIL, *arguments], cwd=below, env=project.env, capture_output=True, text=True)
+        assert (done.returncode, "another user" in done.stderr) == (USAGE, True), done.stderr
+    assert project.ledger() == ["a"]
+    project.rerail("list", "--store", str(store), check=0)
+    project.env["SUDO_UID"] = str(NOBODY)
+    project.rerail("list", check=0)

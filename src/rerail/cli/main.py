@@ -6,6 +6,7 @@ Commands are imported when they are called: starting is cheap.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import io
@@ -50,7 +51,7 @@ COMMANDS = {
 }
 
 INTERNAL_ERROR = 70
-OUT_OF_MEMORY = 6  # as whatever else keeps a run from being recorded; it can be resumed
+OUT_OF_RESOURCES = 6  # as whatever else keeps a run from being recorded; it can be resumed
 
 
 class Commands(click.Group):
@@ -136,16 +137,35 @@ def call(arguments: list[str]) -> int:
         arguments = [*arguments[1:], "--help"]
     try:
         return _called(arguments)
-    except MemoryError:
-        if debug:
-            raise
-        complain("there is not enough memory", "the same command, with more (ulimit -v, or the limit of the container)")
-        return OUT_OF_MEMORY
     except Exception as error:
         if debug:
             raise
+        if _lacks_resources(error):
+            hint = "the same command, with more (ulimit -v, ulimit -u, or the limits of the container)"
+            complain("there is not enough memory, or no room for another process or thread", hint)
+            return OUT_OF_RESOURCES
         complain(f"internal error: {type(error).__name__}: {error}", "the same command with `rerail --debug …`")
         return INTERNAL_ERROR
+
+
+def _lacks_resources(error: BaseException) -> bool:
+    """Whether a command failed because the system gave it no memory, process or thread, whichever way that was put."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOMEM, errno.EAGAIN)
+    if isinstance(error, RuntimeError):
+        return "can't start new thread" in str(error)
+    if isinstance(error, SystemError | ImportError):  # of C code that does not say why it failed, or was not loaded
+        return _is_memory_limited()
+    return isinstance(error, MemoryError)
+
+
+def _is_memory_limited() -> bool:
+    """Whether memory can run out for us alone."""
+    try:
+        import resource
+    except ImportError:  # there are no such limits
+        return False
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _called(arguments: list[str]) -> int:
@@ -168,6 +188,8 @@ def _called(arguments: list[str]) -> int:
     except OSError as error:
         if debug:
             traceback.print_exc()
+        if _lacks_resources(error):
+            raise
         where = f"{error.filename}: " if error.filename else "what was to be printed: "
         complain(f"{where}{error.strerror}", "the same command, once that is put right")
         return StateError.exit_code if _is_state(str(error.filename or "")) else 1
