@@ -264,9 +264,9 @@ class Generator:
 def seen_of(need: Step) -> str:
     """The expression a step sees a need by: one word, also if the need handed out nothing."""
     if need.kind == "map":
-        return f'${{{{ steps.{need.id}.outputs.results | default([]) | map(attribute="outputs.v") | join(",") }}}}'
+        return f'${{{{ steps.{need.id}.outputs.results | default([]) | map(attribute="outputs.v", default="") | join(",") }}}}'
     if need.kind == "approve":
-        return f'${{{{ steps.{need.id}.outputs.approved | default("-") }}}}'
+        return f'${{{{ steps.{need.id}.outputs.approved | default("-") | string | lower }}}}'
     return f'${{{{ steps.{need.id}.outputs.v | default("-") }}}}'
 
 

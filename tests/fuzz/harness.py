@@ -26,25 +26,6 @@ from tests.fuzz.generator import PROBE, Case, Generator, Step, Writer, artifact_
 from tests.fuzz.model import Model, Options, Prediction, Record, Unit
 from tests.fuzz.records import BadJournal, Ledger, Place, place_of, read_events, read_journal, read_ledger
 
-# Findings that are being mended: what leads to them is left out until they are. Empty this when they are.
-KNOWN = frozenset(
-    {
-        "allowed-failure",  # a failure that was allowed is never tried again (ATTACKS 4)
-        "marked-loop",  # a map, loop or pipeline that is marked does not run again (5)
-        "dlq-in-loop",  # retrying an item of a map in a loop starts the loop over (10)
-        "keep-forgotten",  # `--changes keep` is remembered for maps, not for steps (11)
-        "copied-money",  # what a killed attempt cost is lost when the project is copied (12)
-        "keys-in-pipelines",  # steps inside a pipeline that runs anew keep the keys they had completed with
-        "fork-cleans-up",  # a fork repeats the clean-up of a failure that was allowed before
-        "clean-up-over-budget",  # inside a map no clean-up runs once the budget is spent
-        "failed-items-forgotten",  # a map reopened by `dlq drop` or a lost artifact does not retry its other failed items
-        "ask-in-loop",  # a step in a loop that must not be repeated, and has lost its artifact, is not asked about
-        "fork-loop-carry",  # in a fork a loop in a pipeline that starts over sees what its last pass handed out
-        "second-damage",  # damage after a repair is taken for a run that never began (3)
-    }
-    if "FUZZ_KNOWN" not in os.environ
-    else os.environ["FUZZ_KNOWN"].split()
-)
 STRIKES = ["KILL", "KILL", "KILL", "TERM", "TERM", "INT", "HUP", "FREEZE", "FORCE", "GROUP", "BESIDE", "BESIDE"]
 SIGNALS = {"TERM": signal.SIGTERM, "INT": signal.SIGINT, "HUP": signal.SIGHUP}
 STOPPED = {143, 130, 129, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
@@ -272,12 +253,10 @@ class Harness:
                         record.loose = True
         for (path, scope), record in list(self.model.records.items()):
             place = self.step_at(path)
-            if (
-                record.status not in {"running", "interrupted"}
-                or place is None
-                or place.kind != "run"
-                or place.idempotent
-            ):
+            if place is None or place.kind != "run" or place.idempotent:
+                continue
+            lost = record.status == "completed" and self.model.broken.get(artifact_of(path, scope)) is False
+            if record.status not in {"running", "interrupted"} and not lost:
                 continue
             if not everything and self.rng.random() < 0.5:
                 continue
@@ -285,6 +264,9 @@ class Harness:
             done = self.rerail("mark", self.run_id, self.name_of(path, scope), status)
             self.say(f"mark {path} {scope} {status}: {done.returncode} {done.stderr.strip()[:200]}")
             if done.returncode == 0:
+                top = self.model.records.get((path.split("/")[0], ""))
+                if lost and top is not None and top is not record:
+                    top.loose = True  # what it is in goes on with it
                 record.status = status
                 record.hands, record.saw, record.loose = {}, "", status == "completed"
                 record.failures, record.cut = 0, False
@@ -336,25 +318,13 @@ class Harness:
         rng = self.rng
         step = rng.choice(all_steps(self.case.steps))
         kind = rng.choice(["token", "token", "note", "allow", "retry", "items", "rounds", "label"])
-        record = self.model.records.get((step.id, ""))
-        if (
-            "allowed-failure" in KNOWN
-            and any(one.allow_failure for one in all_steps(self.case.steps))
-            and record is not None
-        ) and record.status == "failed":
-            return
         if kind == "token" and step.kind == "run":
             step.token += 100
         elif kind == "note" and step.kind == "run":
             step.note += 1
         elif kind == "token" and step.kind == "write":
             step.token += 100
-        elif (
-            kind == "allow"
-            and step.kind not in {"approve", "write"}
-            and step in self.case.steps
-            and "allowed-failure" not in KNOWN
-        ):
+        elif kind == "allow" and step.kind not in {"approve", "write"} and step in self.case.steps:
             step.allow_failure = not step.allow_failure
         elif kind == "retry" and step.kind == "run":
             step.retry = rng.choice([1, 2, 3])
@@ -377,7 +347,7 @@ class Harness:
         owners = {}
         for unit, record in self.model.records.items():
             step = self.step_at(unit[0])
-            if step is None or not step.artifact or record.status != "completed" or not record.saw or self.is_known(unit):
+            if step is None or not step.artifact or record.status != "completed" or not record.saw:
                 continue
             owners[artifact_of(*unit)] = step
         found = [one for one in found if f"art/{one.name}" in owners]
@@ -393,17 +363,6 @@ class Harness:
         self.model.broken[name] = owners[name].artifact == "kept"
         self.say(f"{how} {name}")
 
-    def is_known(self, unit: Unit) -> bool:
-        """Whether losing an artifact of it leads to something that is known."""
-        path, scope = unit
-        above = [paths(self.case.steps)[path[:at]].kind for at, letter in enumerate(path) if letter == "/"]
-        step, top = self.step_at(path), self.model.records.get((path.split("/")[0], ""), Record())
-        if "ask-in-loop" in KNOWN and "loop" in above and step is not None and not step.idempotent:
-            return True
-        if "fork-loop-carry" in KNOWN and "loop" in above and "pipeline" in above and len(self.runs) > 1:
-            return True
-        return "failed-items-forgotten" in KNOWN and bool(scope or above) and top.status == "failed"
-
     def change_source(self) -> None:
         readers = [step for step in self.case.steps if step.reads == "src"]
         if readers:
@@ -415,8 +374,6 @@ class Harness:
         step = self.rng.choice(self.case.steps)
         record = self.model.records.get((step.id, ""))
         if record is None or step.kind in {"approve", "write"} or record.status not in {"completed", "failed"}:
-            return
-        if step.body and "marked-loop" in KNOWN:
             return
         status = self.rng.choice(["pending", "failed"])
         if step.kind == "run" and record.status == "failed" and not step.artifact and self.rng.random() < 0.4:
@@ -455,12 +412,10 @@ class Harness:
                 self.violation("exit", f"dlq drop {step.id}[{key}]: {done.returncode} {done.stderr[-300:]}")
                 continue
             self.model.dropped.add((step.id, key))
-            record.loose = record.status == "completed" or "failed-items-forgotten" in KNOWN
+            record.loose = record.status == "completed"
 
     def copy(self) -> None:
         """The project is brought back from a backup: other inodes, the same bytes."""
-        if "copied-money" in KNOWN:
-            return
         other = self.root / "copy"
         subprocess.run(["cp", "-a", str(self.project), str(other)], check=True)
         shutil.rmtree(self.project)
@@ -470,7 +425,7 @@ class Harness:
     def damage(self) -> None:
         """Of the cache, which must not matter; or of the journal, which must be noticed, and repaired."""
         directory = self.project / ".rerail" / "runs" / self.run_id
-        if self.blurred and "second-damage" not in KNOWN and self.rng.random() < 0.5:
+        if self.blurred and self.rng.random() < 0.5:
             self.damage_again(directory)
             return
         if self.rng.random() < 0.6 or self.blurred:
@@ -561,7 +516,7 @@ class Harness:
                 continue
             if step.kind == "map" and self.has_dead_letters(step, step.id, ""):
                 found.append((step.id, ""))
-            if step.kind == "loop" and "dlq-in-loop" not in KNOWN:
+            if step.kind == "loop":
                 last = f"#{step.until or step.iterations}"
                 maps = [
                     one
@@ -593,6 +548,7 @@ class Harness:
                 records[path, scope] = dataclasses.replace(copy.deepcopy(record), loose=True)
         old = self.model
         self.model = Model(self.case)
+        self.model.is_fork = True
         self.model.records, self.model.fails = records, old.fails
         self.model.sources, self.model.broken = old.sources, old.broken
         self.model.answers = {one: word for one, word in old.answers.items() if one in shared and word == "approved"}
@@ -917,7 +873,7 @@ class Harness:
 
     def judge_keys(self, done: Invocation) -> None:
         for start in done.ledger.starts:
-            if start.key in self.done_keys and not self.blurred and not self.in_pipeline(start.unit[0]):
+            if start.key in self.done_keys and not self.blurred:
                 self.violation("key", f"{start.unit} has completed, and runs with the same key again: {start.key}")
             owner = self.keys.setdefault(start.key, (start.run, start.unit))
             if owner != (start.run, start.unit):
@@ -926,11 +882,6 @@ class Harness:
             if start.attempt <= before and not self.is_reset(start.unit):
                 self.violation("attempt", f"{start.unit}: attempt {start.attempt} after {before}")
             self.numbers[start.run, start.unit] = start.attempt
-
-    def in_pipeline(self, path: str) -> bool:
-        """Whether it is of a kind whose keys are known to be wrong."""
-        above = [path[:at] for at, letter in enumerate(path) if letter == "/"]
-        return "keys-in-pipelines" in KNOWN and any(paths(self.case.steps)[one].kind == "pipeline" for one in above)
 
     def is_reset(self, unit: Unit) -> bool:
         return "/" in unit[0] or unit[1] != "" or self.blurred  # a map that runs anew counts its items anew
@@ -1097,10 +1048,7 @@ class Harness:
         for unit in set(failed) | {unit for unit in ran if unit[0].split("/")[-1] in hooks}:
             least = failed[unit] if unit not in self.hooks_before else 0
             marked = unit[0] in self.marked_failed
-            if self.case.budget and "clean-up-over-budget" in KNOWN and "/" in unit[0]:
-                continue
-            adopted = "fork-cleans-up" in KNOWN and any(one["event"] == "step-adopted" for one in done.records)
-            if ran[unit] < least or (ran[unit] > failed[unit] and not self.was_struck and not marked and not adopted):
+            if ran[unit] < least or (ran[unit] > failed[unit] and not self.was_struck and not marked):
                 self.violation("hooks", f"{unit} ran {ran[unit]} times, its step failed for good {failed[unit]} times")
 
     def judge_idle(self, prediction: Prediction) -> None:
@@ -1164,12 +1112,6 @@ class Harness:
         for one in state["steps"] if state is not None else ():
             if one["id"] in model.answers and one["status"] == "pending":
                 model.answers[one["id"]] = "unsure"  # answered before it was reached, or what it asks about has changed
-        if options.keep and "keep-forgotten" in KNOWN:
-            for unit, record in model.records.items():
-                step = paths(self.case.steps).get(unit[0])
-                leaf = step.body[0] if step is not None and is_folded(step) and unit[1] else step
-                if leaf is not None and record.definition not in {"", leaf.definition()}:
-                    record.loose = True
         keys = {(one.unit, one.attempt): one.key for one in done.ledger.starts}
         for event in done.records:
             self.take(event, saw)
@@ -1241,7 +1183,9 @@ class Harness:
         elif kind in {"step-completed", "step-adopted"}:
             record.status, record.hands = "completed", event.get("outputs") or {}
             record.saw = saw.get(place.unit, record.saw)
-            record.failures, record.cut, record.loose = 0, False, False
+            # What a fork shares is as open as it was: of what a person called complete nobody knows what it saw.
+            record.loose = record.loose and kind == "step-adopted" and place.step.kind == "run" and not record.saw
+            record.failures, record.cut = 0, False
             if event.get("failed") or event.get("skipped"):
                 record.status = "failed" if event.get("failed") else "skipped"
         elif kind == "step-failed":

@@ -107,6 +107,7 @@ class Model:
         self.lists: dict[Unit, list[str]] = {}  # keys that were recorded for a map
         self.dropped: set[Unit] = set()  # items that were given up
         self.spent: int = 0
+        self.is_fork = False
         self.loose = False  # after a repair: what counts as done is what could be proved
 
     def predict(self, options: Options) -> Prediction:
@@ -335,6 +336,7 @@ class Model:
             same = record.saw == saw and record.status == "completed" and end == DONE
             same = same or (record.status == "failed" and end == FAILED)
             if not same:
+                self.now.artifacts.pop(artifact_of(path, scope), None)
                 return Result(UNKNOWN, churn=YES)
             return Result(kept.end, kept.word, kept.value, max(churn, MAYBE if not self._compared(step) else NO))
         if verdict == MAYBE or end == UNKNOWN:
@@ -389,7 +391,8 @@ class Model:
             return NO if self.options.keep else edited
         if record.saw != saw:
             return YES
-        return MAYBE if (churn and not step.reads) or mode == "lenient" else NO
+        named = not step.reads or bool(step.when)  # with inputs, only those count that its expressions name
+        return MAYBE if (churn and named) or mode == "lenient" else NO
 
     def _kept(self, step: Step, path: str, scope: str, record: Record, churn: int) -> Result:
         if record.status == "failed":
@@ -430,8 +433,8 @@ class Model:
             return self._unknown(step, path, scope)
         elif record is not None and record.status == "skipped" and not step.when:
             return self._unknown(step, path, scope)  # by `run --from`: what a later resume makes of it is not documented
-        elif record is not None and record.status != "pending" and (edited or churn):
-            inner = "lenient"
+        elif record is not None and record.status != "pending" and (edited or churn or mode == "lenient"):
+            inner = "lenient"  # what it is in may begin anew, and this with it
         elif record is not None and record.status == "completed":
             inner = "settled"
         elif record is not None and record.status == "skipped":
@@ -444,10 +447,22 @@ class Model:
             inner = "cut"
         else:
             inner = "open"
-        if step.kind == "loop" and inner == "settled" and (lost := self._lost_inside(path)):
-            if not all(one.idempotent for one in lost):
+        in_doubt = self._in_doubt_inside(step, path)
+        if in_doubt and (inner in {"lenient", "anew"} or self._needs_run(step, path)):
+            # It may begin anew, which would forget what is in doubt: a person is asked first.
+            result = self._unknown(step, path, scope)
+            if record is None or not record.anew:
+                self.now.may -= in_doubt
+            return result
+        lost = self._lost_inside(step, path) if inner in {"settled", "open", "cut"} else {}
+        if not all(one.idempotent for one in lost.values()):
+            if inner == "settled":
                 return Result(DOUBT)
-            return self._unknown(step, path, scope)  # whether the whole loop runs again is not documented
+            result = self._unknown(step, path, scope)  # a person is asked before any of it goes on
+            self.now.may -= {unit for unit, one in lost.items() if not one.idempotent}
+            return result
+        if lost and inner == "settled" and (step.kind == "loop" or self.is_fork):
+            return self._unknown(step, path, scope)  # a loop begins anew, and so does what a fork shares
         before = len(self.now.must), len(self.now.may)
         if inner == "settled" and record is not None and record.status in {"completed", "failed"}:
             rest = self._settled(step, path, scope, words, churn, record)
@@ -463,15 +478,35 @@ class Model:
             return Result(ALLOWED, churn=YES)
         return result
 
-    def _lost_inside(self, path: str) -> list[Step]:
-        """The steps inside it of which an artifact is gone, and cannot be restored."""
+    def _inside(self, step: Step, path: str) -> list[tuple[Unit, Step]]:
+        """The units inside it of which something is known, and their steps."""
         known = paths(self.case.steps)
-        found = []
-        for unit in self.records:
-            flaw = self.broken.get(artifact_of(*unit)) if unit[0].startswith(path + "/") and unit[0] in known else None
-            if flaw is not None and (not flaw or self.options.no_restore):
-                found.append(known[unit[0]])
+        found = [(unit, known[unit[0]]) for unit in self.records if unit[0].startswith(path + "/") and unit[0] in known]
+        if is_folded(step):
+            found += [(unit, step.body[0]) for unit in self.records if unit[0] == path and unit[1]]
         return found
+
+    def _lost_inside(self, step: Step, path: str) -> dict[Unit, Step]:
+        """The complete units inside it of which an artifact is gone, and cannot be restored."""
+        found = {}
+        for unit, one in self._inside(step, path):
+            flaw = self.broken.get(artifact_of(*unit)) if self.records[unit].status == "completed" else None
+            if flaw is not None and (not flaw or self.options.no_restore):
+                found[unit] = one
+        return found
+
+    def _in_doubt_inside(self, step: Step, path: str) -> set[Unit]:
+        """What was cut off inside it, and must not be repeated."""
+        return {
+            unit
+            for unit, one in self._inside(step, path)
+            if one.kind == "run" and not one.idempotent and self.records[unit].status in {"running", "interrupted"}
+        }
+
+    def _needs_run(self, step: Step, path: str) -> bool:
+        above = [path[: path.rfind("/") + 1] + need for need in step.needs]
+        ran = self.now.must | self.now.may
+        return any(unit[0] == one or unit[0].startswith(one + "/") for unit in ran for one in above)
 
     def _settled(self, step: Step, path: str, scope: str, words: list[str], churn: int, record: Record) -> Result:
         """One that is over, and stays so unless something inside it has to run."""
@@ -505,6 +540,8 @@ class Model:
         for one in results.values():
             if one.end == DONE and one.value:
                 value = one.value
+        if FAILED in ends and ends & {DOUBT, WAITING}:
+            return UNKNOWN, value  # whether it has failed before the question is answered is not documented
         for end in (UNKNOWN, FAILED, DOUBT, WAITING, BLOCKED):
             if end in ends:
                 return end, value
