@@ -199,8 +199,8 @@ class Claiming:
         self, store: Store, pipeline: Pipeline, header: RunHeader, work_dir: str, *, allow_concurrent: bool
     ) -> None:
         from rerail.core.claims import claims_of
-        from rerail.core.render import pattern
-        from rerail.core.template import ExpressionError, Scope
+        from rerail.core.expressions.language import ExpressionError, Scope
+        from rerail.core.expressions.render import pattern
 
         run_dir = store.directory(header.run_id)
         scope = Scope(params=header.params, env=os.environ, steps={}, run={"id": header.run_id, "dir": run_dir})

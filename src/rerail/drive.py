@@ -17,8 +17,8 @@ from rerail import processes
 from rerail.artifacts import places
 from rerail.artifacts.objects import objects_of
 from rerail.artifacts.workshop import Contested, LocalWorkshop
-from rerail.core.cutoff import under_way
 from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
+from rerail.core.inflight import under_way
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.plan import Changes, Plan

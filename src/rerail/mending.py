@@ -12,10 +12,10 @@ import msgspec
 
 from rerail.core.audit import after_mending
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
+from rerail.core.expressions.language import ExpressionError
+from rerail.core.expressions.render import filled
 from rerail.core.plan import plan
-from rerail.core.render import filled
 from rerail.core.state import Unit
-from rerail.core.template import ExpressionError
 from rerail.errors import UsageError
 from rerail.ports import Recording, Store
 from rerail.prepare import Prepared, ResumeRequest, mask_of, plan_on, scope_of

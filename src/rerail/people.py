@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from rerail.core import listing as lists
-from rerail.core.closing import is_past_iteration
-from rerail.core.cutoff import found_cut_off
+from rerail.core import item_list as lists
+from rerail.core.compaction import is_past_iteration
 from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepJudged, StepMarked
+from rerail.core.inflight import found_cut_off
 from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rerail import processes
-from rerail.core import holes
 from rerail.core.audit import Audit, Depth
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
 from rerail.core.events import FORMAT, RunStarted, SoFar
+from rerail.core.expressions import placeholders
+from rerail.core.expressions.language import Scope
+from rerail.core.expressions.render import StepResults
 from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan, Wishes, plan
-from rerail.core.render import StepResults
 from rerail.core.state import RunState, Unit
-from rerail.core.template import Scope
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import Recording, Store
@@ -207,7 +207,7 @@ def _relisted(store: Store, recording: Recording, pipeline: Pipeline, place: Pla
             continue
         if unit.status in ("completed", "skipped") and unit.fingerprint == fingerprint(step, pipeline.env):
             continue
-        from rerail.core import listing as lists
+        from rerail.core import item_list as lists
         from rerail.kinds import sources
 
         old = lists.recorded(store.find(header.run_id, lists.TAGS, step.id), (step.id, None))
@@ -248,7 +248,7 @@ def refuse_misplaced(pipeline: Pipeline, place: Place, path: str) -> None:
             where = f"{path}:{step.line}: step `{step.id}`"
             if declared.schema and declared.schema not in made and (bad := _bad_schema(declared.schema, place)):
                 problems.append(f"{where}: the schema {declared.schema} {bad}")
-            if holes.has_holes(declared.path) or is_pattern(declared.path):
+            if placeholders.has_holes(declared.path) or is_pattern(declared.path):
                 continue
             try:
                 place.full(declared.path, external=declared.external)

@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from rerail import processes
-from rerail.core import cutoff
+from rerail.core import inflight
 from rerail.core.events import SoFar
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions
@@ -88,14 +88,14 @@ def hiding(mask: Mask) -> Iterator[None]:
 
 def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, SoFar]:
     """How far the attempts were that nobody has ended, nor taken up: by what they left, and by what was saved."""
-    if not cutoff.under_way(recording.state):
+    if not inflight.under_way(recording.state):
         return {}
     mark = mark or mark_in(store, recording.header.run_id)
     from rerail.engine.job import attempt_name
     from rerail.executors.channels import Remains
 
     remains = Remains(mark, invocation_of(recording.header, recording.state.life_at))
-    found = cutoff.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)))
+    found = inflight.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)))
     told = {unit: seen for unit, seen in found.items() if seen is not None}
     if any(seen.models or not seen.metrics.keys() <= _PLAIN for seen in told.values()):
         hide = _hiding(store, recording)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerail.core import events as ev
-from rerail.core import jsonpath
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
-from rerail.core.deadletters import dead_letters
+from rerail.core.dead_letters import dead_letters
+from rerail.core.expressions import jsonpath
+from rerail.core.item_list import Listing, compared, made, recorded, records
 from rerail.core.items import allowed_failures, depth_of, joined, key_of, parent_of, ranges, set_ranges
-from rerail.core.listing import Listing, compared, made, recorded, records
 from rerail.core.model import Pipeline
 from rerail.core.progress import is_better, watched
 from rerail.core.state import RunState, apply

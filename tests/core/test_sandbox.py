@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from rerail.core import sandbox, template
+from rerail.core.expressions import language, sandbox
 from tests.conftest import Project
 
 # What Jinja has and expressions do not. A new release may add to it: then decide, and put it here or into the sandbox.
@@ -180,11 +180,11 @@ def test_nothing_is_evaluated_when_an_expression_is_checked(expression: str) -> 
         if event == "call" and (frame.f_code.co_name in evaluating or frame.f_code in own):
             seen.append(frame.f_code.co_name)
 
-    known = template.Known(params=(), steps=(), all_steps=())
+    known = language.Known(params=(), steps=(), all_steps=())
     before = sys.getprofile()
     sys.setprofile(watch)
     try:
-        assert template.check(expression, known) == ""
+        assert language.check(expression, known) == ""
     finally:
         sys.setprofile(before)
     assert seen == []
@@ -196,7 +196,7 @@ def _has_code(function: Any) -> bool:
 
 @pytest.mark.parametrize("expression", ["1 is callable", "params is sameas(1)", "1|center(9)", "range(9)", "lipsum()"])
 def test_what_is_not_there_is_named_when_the_file_is_loaded(expression: str) -> None:
-    wrong = template.check(expression, template.Known(params=(), steps=(), all_steps=()))
+    wrong = language.check(expression, language.Known(params=(), steps=(), all_steps=()))
 
     assert wrong.startswith(f"`{expression}`: no")
 

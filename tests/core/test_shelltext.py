@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rerail.core import holes, shelltext, shellvalues
+from rerail.core.expressions import placeholders
+from rerail.core.shell import lexer, quoting
 
 SHELLS = [shell for shell in ("bash", "dash", "busybox") if shutil.which(shell)]
 COMMANDS = {"busybox": ("busybox", "sh")}
@@ -76,10 +77,10 @@ BASH_PLACES = {
 
 
 def deliver(template: str, value: str, shell: str, cwd: Path | None = None) -> bytes:
-    pieces = holes.split(template.replace("V", "${{ v }}"))
+    pieces = placeholders.split(template.replace("V", "${{ v }}"))
     literals = [literal for literal, _, _ in pieces]
-    places = shelltext.slots(literals)
-    script, variables = shellvalues.fill(places, [value] * len(places.slots))
+    places = lexer.slots(literals)
+    script, variables = quoting.fill(places, [value] * len(places.slots))
     done = subprocess.run(
         [*COMMANDS.get(shell, (shell,)), "-e", "-c", script],
         env={"PATH": os.environ["PATH"], "HOME": "/nowhere", "LC_ALL": "C.UTF-8", **variables},
@@ -104,7 +105,7 @@ def test_any_value_in_any_place_arrives_unharmed(shell: str, value: str) -> None
     for name, template in {**PLACES, **(BASH_PLACES if shell == "bash" else {})}.items():
         try:
             out = deliver(template, value, shell).decode()
-        except shellvalues.Refused:  # only what could run, and only where something is calculated
+        except quoting.Refused:  # only what could run, and only where something is calculated
             assert re.search(r"\w\[.*(\$\(|`|\$\{)", value, re.DOTALL)
             assert re.search(r"\(\(|\[\[|\w\[|=\(|\$\[|read", template)
             continue
@@ -117,7 +118,7 @@ def test_nothing_in_a_value_is_executed(shell: str, tmp_path: Path) -> None:
     for payload in ("$(touch pwned)", "`touch pwned`", "'; touch pwned; '", '"; touch pwned; "', "a[$(touch pwned)]",
                     "\ntouch pwned\n", "${x:-$(touch pwned)}", "x); touch pwned; (", "}; touch pwned; {"):  # fmt: skip
         for template in PLACES.values():
-            with contextlib.suppress(shellvalues.Refused):
+            with contextlib.suppress(quoting.Refused):
                 deliver(template, payload, shell, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -143,14 +144,14 @@ def test_a_quoted_here_document_holds_any_value_and_nothing_else_is_expanded(she
      "echo $(( ${x:-V} ))", 'echo $(( $(printf %s "V") ))', "echo ${x:${y:-V}}", "let x=V", "declare -i x=V", "echo ${!y:V}"],
 )  # fmt: skip
 def test_only_numbers_stand_where_the_shell_calculates(template: str) -> None:
-    literals = [literal for literal, _, _ in holes.split(template.replace("V", "${{ v }}"))]
-    places = shelltext.slots(literals)
+    literals = [literal for literal, _, _ in placeholders.split(template.replace("V", "${{ v }}"))]
+    places = lexer.slots(literals)
 
     assert places.slots == ["arithmetic"]
-    assert shellvalues.fill(places, ["12"])[0] == template.replace("V", "12")
+    assert quoting.fill(places, ["12"])[0] == template.replace("V", "12")
     for bad in ("a[$(id)]", "1; id", "x", "", "1.5", "9" * 30, str(2**63)):
         with pytest.raises(ValueError, match="whole number"):
-            shellvalues.fill(places, [bad])
+            quoting.fill(places, [bad])
 
 
 @pytest.mark.parametrize(
@@ -172,10 +173,10 @@ def test_only_numbers_stand_where_the_shell_calculates(template: str) -> None:
     ],
 )
 def test_places_where_nothing_can_be_delivered_are_refused(template: str) -> None:
-    literals = [literal for literal, _, _ in holes.split(template.replace("V", "${{ v }}"))]
+    literals = [literal for literal, _, _ in placeholders.split(template.replace("V", "${{ v }}"))]
 
-    with pytest.raises(shelltext.Misplaced):
-        shelltext.slots(literals)
+    with pytest.raises(lexer.Misplaced):
+        lexer.slots(literals)
 
 
 # Scripts in which an attacker found that a lexer may lose its way; V is a value that would run if it were evaluated.
@@ -253,11 +254,11 @@ PAYLOADS = ["a[$(touch pwned)]", "$(touch pwned)", "x[$(touch pwned)]", "[$(touc
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("template", TRICKY)
 def test_whatever_the_lexer_makes_of_a_script_no_value_runs(template: str, shell: str, tmp_path: Path) -> None:
-    literals = [literal for literal, _, _ in holes.split(template.replace("V", "${{ v }}"))]
+    literals = [literal for literal, _, _ in placeholders.split(template.replace("V", "${{ v }}"))]
     for payload in PAYLOADS:
         try:
-            places = shelltext.slots(literals)
-            script, variables = shellvalues.fill(places, [payload] * len(places.slots))
+            places = lexer.slots(literals)
+            script, variables = quoting.fill(places, [payload] * len(places.slots))
         except ValueError:
             continue
         env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **variables}
@@ -293,7 +294,7 @@ def test_everyday_scripts_take_any_value(shell: str, value: str) -> None:
             continue
         try:
             assert deliver(template, value, shell).decode() == f"[{value}]", name
-        except shellvalues.Refused:
+        except quoting.Refused:
             assert re.search(r"\w\[.*(\$\(|`|\$\{)", value, re.DOTALL)
 
 
@@ -401,16 +402,16 @@ def test_the_largest_whole_numbers_are_exact(shell: str) -> None:
 @pytest.mark.scenario("V4")
 def test_nul_is_refused_and_comments_get_nothing() -> None:
     with pytest.raises(ValueError, match="NUL"):
-        shellvalues.fill(shelltext.slots(["echo ", ""]), ["a\0b"])
+        quoting.fill(lexer.slots(["echo ", ""]), ["a\0b"])
     literals = ["# about ", "\ntrue"]
-    assert shellvalues.fill(shelltext.slots(literals), ["x\nrm -rf /"]) == ("# about \ntrue", {})
+    assert quoting.fill(lexer.slots(literals), ["x\nrm -rf /"]) == ("# about \ntrue", {})
 
 
 @given(st.text("${}'\"\\ ab\n", max_size=30))
 def test_splitting_loses_nothing(text: str) -> None:
     try:
-        pieces = holes.split(text)
-    except holes.Unclosed as error:
+        pieces = placeholders.split(text)
+    except placeholders.Unclosed as error:
         assert text[error.offset :].startswith("${{")
         return
     for literal, expression, offset in pieces:

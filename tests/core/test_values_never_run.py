@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rerail.core import holes, shelltext, shellvalues
+from rerail.core.expressions import placeholders
+from rerail.core.shell import lexer, quoting
 
 EACH = 31  # values for each script; all of them with all of them take half an hour
 SHELLS = {"bash": ("bash", "-eo", "pipefail"), "dash": ("dash", "-e"), "busybox": ("busybox", "sh", "-e")}
@@ -130,11 +131,11 @@ def values(seed: int = 20261117, more: int = 40) -> list[str]:
 
 def filled(script: str, given: Sequence[str]) -> tuple[str, dict[str, str]] | None:
     """What would be run; None if it is refused."""
-    pieces = holes.split(script)
+    pieces = placeholders.split(script)
     try:
-        places = shelltext.slots([literal for literal, _, _ in pieces])
-        return shellvalues.fill(places, [given[index % len(given)] for index in range(len(places.slots))])
-    except (shelltext.Misplaced, shellvalues.Refused):
+        places = lexer.slots([literal for literal, _, _ in pieces])
+        return quoting.fill(places, [given[index % len(given)] for index in range(len(places.slots))])
+    except (lexer.Misplaced, quoting.Refused):
         return None
 
 
@@ -227,10 +228,10 @@ EVALUATED = [
 
 
 def test_variables_that_bash_expands_by_itself_hold_no_commands(trial: Trial) -> None:
-    places = shelltext.slots(["set -x; true"])
+    places = lexer.slots(["set -x; true"])
     for name, value in product(("BASH_ENV", "PS4"), ("$(>pwned)", "`>pwned`", "\\044(>pwned)", "x$(>pwned)")):
-        with pytest.raises(shellvalues.Refused):
-            shellvalues.fill(places, [], {name: value})
+        with pytest.raises(quoting.Refused):
+            quoting.fill(places, [], {name: value})
         assert not trial.runs("true", {name: "plain"})
 
 

@@ -235,7 +235,7 @@ MUTANTS = (
     # Money and waiting
     Mutant(
         name="killed-attempts-cost-nothing",
-        file="core/cutoff.py",
+        file="core/inflight.py",
         old="    usage = left.usage\n",
         new="    usage = Usage()\n",
         tests=("tests/engine/test_budgets.py::test_the_ledger_counts_what_failed_and_what_was_killed",),

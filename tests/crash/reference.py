@@ -21,8 +21,8 @@ from rerail import api, durable
 from rerail.core.events import Event, Owner, RunFinished, StepCompleted, StepFailed
 from rerail.core.items import COMPLETED, FAILED
 from rerail.core.model import Call, Loop, Map, Pipeline, Retry, RunOptions, Source, Step
+from rerail.core.run_state import Unit, name
 from rerail.core.state import RunState
-from rerail.core.units import Unit, name
 from rerail.errors import RerailError, RunNotFound, StateError
 from rerail.stores.directory import DirectoryStore
 from rerail.testing import FaultFS

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rerail import api
-from rerail.core.units import UnitState
+from rerail.core.run_state import UnitState
 from rerail.errors import PipelineInvalid
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from rerail.core.events import StepCompleted, StepFailed, StepInterrupted
-from rerail.core.units import UnitState
+from rerail.core.run_state import UnitState
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.engine.test_processes import census

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerail import walker
-from rerail.core.listing import ListingError
+from rerail.core.expressions.language import Scope
+from rerail.core.item_list import ListingError
 from rerail.core.model import Source
-from rerail.core.template import Scope
 from rerail.kinds import sources
 from tests.conftest import Project
 

@@ -23,9 +23,9 @@ from rerail.artifacts.seal import (
     other_stamps,
     tree_digest,
 )
-from rerail.core import holes
 from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
 from rerail.core.events import ArtifactRecord, InputRecord
+from rerail.core.expressions import placeholders
 from rerail.core.inside import step_at, step_index
 from rerail.core.model import Artifact, Pipeline, Step
 from rerail.core.state import RunState, Unit, UnitState
@@ -299,7 +299,7 @@ def declared_of(step: Step, record: ArtifactRecord) -> Artifact | None:
         if os.path.normpath(artifact.path) == path:
             return artifact
     there = step.artifacts[record.position] if record.position < len(step.artifacts) else None
-    return there if there is not None and holes.has_holes(there.path) else None
+    return there if there is not None and placeholders.has_holes(there.path) else None
 
 
 def is_out_of_reach(pattern: str, paths: set[str]) -> bool:

@@ -19,8 +19,8 @@ from rerail.cli.output import printable, say
 from rerail.cli.run import Wishes, changes_option, driving_options, go_on
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import out_look
-from rerail.core import listing as lists
-from rerail.core.deadletters import Letter, chosen, history
+from rerail.core import item_list as lists
+from rerail.core.dead_letters import Letter, chosen, history
 from rerail.core.events import Failure
 from rerail.core.items import key_of, parent_of
 from rerail.core.state import RunState, Unit, UnitState, name

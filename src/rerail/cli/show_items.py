@@ -11,7 +11,7 @@ from rerail.cli.durations import seconds
 from rerail.cli.output import say
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import STYLES, out_look
-from rerail.core import listing as lists
+from rerail.core import item_list as lists
 from rerail.core.events import StepCompleted
 from rerail.core.items import STATUS
 from rerail.core.state import RunState, UnitState

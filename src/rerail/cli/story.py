@@ -10,7 +10,7 @@ from rerail.cli.output import say, say_raw
 from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look
 from rerail.core import events as ev
-from rerail.core.deadletters import dead_letters
+from rerail.core.dead_letters import dead_letters
 from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
 from rerail.core.within import NOTHING, spent_within

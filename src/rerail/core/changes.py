@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from rerail.core import closing
+from rerail.core import compaction
 from rerail.core import events as ev
 from rerail.core.events import Failure, SoFar, Verdict
 from rerail.core.items import Items
 from rerail.core.money import added
-from rerail.core.units import RunState, UnitState
+from rerail.core.run_state import RunState, UnitState
 
 MOST_TAIL: Final = 300  # characters of stderr that the state keeps of a failed item
 
@@ -20,7 +20,7 @@ MOST_TAIL: Final = 300  # characters of stderr that the state keeps of a failed 
 def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) -> None:
     unit.attempts = event.attempt
     if unit.index is None and event.index is not None:
-        closing.begin_item(state, event, unit)
+        compaction.begin_item(state, event, unit)
     unit.index = event.index
     if unit.items is None:  # a controller that goes on stands on what there was when it began
         unit.started_seq = seq
@@ -37,7 +37,7 @@ def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) 
 
 def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepCompleted) -> None:
     if unit.items is not None and unit.items.carries:
-        closing.end_loop(state, (event.step, event.item), unit)
+        compaction.end_loop(state, (event.step, event.item), unit)
     comparable = bool(event.outputs or event.artifacts)
     if not (comparable and unit.changed_seq and same_product(unit, event)):
         unit.changed_seq = seq
@@ -97,7 +97,7 @@ def _ended(state: RunState, unit: UnitState, event: ev.StepCompleted | ev.StepFa
     unit.duration = event.duration
     unit.output = event.output
     unit.so_far = None
-    if not closing.has_inside(state, event.unit, unit):
+    if not compaction.has_inside(state, event.unit, unit):
         unit.worked += event.duration
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
@@ -122,7 +122,7 @@ def _judged(state: RunState, unit: UnitState, seq: int, event: ev.StepJudged) ->
     if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
         state.error = None  # it is no longer what the run failed by
     if event.item is not None or "/" in event.step:
-        closing.reopen_around(state, (event.step, event.item), unit.reason)
+        compaction.reopen_around(state, (event.step, event.item), unit.reason)
 
 
 def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
@@ -148,7 +148,7 @@ def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped)
 
 def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInvalidated) -> None:
     if unit.items is not None and not event.reopened:
-        closing.give_up(state, (event.step, event.item), unit)
+        compaction.give_up(state, (event.step, event.item), unit)
     if event.index is not None:
         unit.index = event.index
     unit.failures = 0
@@ -172,9 +172,9 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.finished_at = event.at
     if event.item is not None or "/" in event.step:
         # What is around a unit that failed has failed with it: a resume tries such again.
-        closing.reopen_around(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
+        compaction.reopen_around(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
     if event.status != "completed":
-        closing.discard_inside(state, event.unit, unit)  # else it would go on, and have nothing left to do
+        compaction.discard_inside(state, event.unit, unit)  # else it would go on, and have nothing left to do
     if event.status == "completed":
         # A person vouches for it as it is now: whatever it was started with, and whatever changed before. What it
         # produced is unknown, so it counts as different from anything before.
@@ -189,21 +189,21 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
 
 
 def _listed(state: RunState, unit: UnitState, _seq: int, event: ev.ItemsListed) -> None:
-    closing.listed(state, (event.step, event.item), unit, event)
+    compaction.listed(state, (event.step, event.item), unit, event)
 
 
 def _dropped(state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped) -> None:
     unit.reason = f"dropped from the dead letter queue by {event.by}"
-    closing.reopen_around(state, (event.step, event.item), unit.reason)
+    compaction.reopen_around(state, (event.step, event.item), unit.reason)
     unit.finished_at = event.at
 
 
 def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -> None:
-    closing.discard_inside(state, event.unit, unit)
+    compaction.discard_inside(state, event.unit, unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
-    closing.new_round(state, (event.step, event.item), unit)  # another item: what it does is new work
-    closing.reopen_around(state, (event.step, event.item), unit.reason)
+    compaction.new_round(state, (event.step, event.item), unit)  # another item: what it does is new work
+    compaction.reopen_around(state, (event.step, event.item), unit.reason)
 
 
 def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsRestored) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rerail.core.deadletters import dead_letters
+from rerail.core.dead_letters import dead_letters
 from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics, PauseCause, SoFar, Verdict
 from rerail.core.items import ItemsRecord, items_of, record_of
 from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step

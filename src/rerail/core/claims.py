@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from rerail.core import holes
+from rerail.core.expressions import placeholders
 from rerail.core.model import Inner, Pipeline, Step, Write
 
 _WILD = re.compile(r"[*?[]")
@@ -54,10 +54,10 @@ def _paths(step: Step) -> Iterator[str]:
 
 
 def _claim(step: str, text: str, work_dir: str, render: Callable[[str], str | None]) -> Claim:
-    known = render(text) if holes.has_holes(text) else text
+    known = render(text) if placeholders.has_holes(text) else text
     if known is not None and not _WILD.search(known):
         return Claim(step=step, path=posixpath.normpath(posixpath.join(work_dir, known)))
-    literals = [literal for literal, _, _ in holes.split(text)] if known is None else [known]
+    literals = [literal for literal, _, _ in placeholders.split(text)] if known is None else [known]
     first, last = _WILD.split(literals[0])[0], _WILD.split(literals[-1])[-1]
     return Claim(step=step, path=posixpath.join(work_dir, posixpath.normpath(first) if first else ""), end=last)
 

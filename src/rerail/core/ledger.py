@@ -16,7 +16,7 @@ from rerail.core import events as ev
 from rerail.core.events import Event, Metrics, SoFar
 from rerail.core.items import around
 from rerail.core.money import COST, added, plus
-from rerail.core.units import RunState, Unit, name
+from rerail.core.run_state import RunState, Unit, name
 from rerail.core.values import Usage
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]

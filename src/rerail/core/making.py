@@ -21,7 +21,7 @@ import msgspec
 
 from rerail.core import words
 from rerail.core.audit import Audit, Flaw
-from rerail.core.closing import past_loop
+from rerail.core.compaction import past_loop
 from rerail.core.decisions import Decision, Verdict, Wishes
 from rerail.core.events import SoFar
 from rerail.core.fingerprint import fingerprint, same_body

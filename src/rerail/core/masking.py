@@ -159,7 +159,7 @@ def _members(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def _disguises(secret: str) -> tuple[set[str], set[str]]:
-    from rerail.core.disguises import disguises  # with the encodings it knows: most runs have no secrets
+    from rerail.core.secret_forms import disguises  # with the encodings it knows: most runs have no secrets
 
     return disguises(secret)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rerail.core import holes
+from rerail.core.expressions import placeholders
 from rerail.core.model import Approve, Inner, Loop, Map, Python, Run, Step, Write
 
 EVERYTHING = "*"  # the expression does not say which
@@ -39,8 +39,8 @@ def _expressions(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
     for inner in step.body:
         yield from _expressions(inner, shared_env)
     for text in _texts(step, shared_env):
-        if holes.has_holes(text):
-            yield from (expression for _, expression, _ in holes.split(text) if expression is not None)
+        if placeholders.has_holes(text):
+            yield from (expression for _, expression, _ in placeholders.split(text) if expression is not None)
 
 
 def _texts(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:

@@ -104,8 +104,8 @@ def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
     """What a service asked for, if that is why the attempt failed."""
     if not step.rate_limit.recognised or step.is_controller:  # what was refused inside was dealt with there
         return None
-    from rerail.core.limits import refused  # many patterns, which most runs never need
-    from rerail.core.told import told_until
+    from rerail.core.rate_limits import refused  # many patterns, which most runs never need
+    from rerail.core.retry_after import told_until
 
     text = symptoms.text
     own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from rerail.core import closing
+from rerail.core import compaction
 from rerail.core import events as ev
 from rerail.core.changes import BY_PEOPLE, CHANGES
 from rerail.core.events import Event, UnitEvent
-from rerail.core.units import RunState, RunStatus, Unit, UnitState, UnitStatus, name
+from rerail.core.run_state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
 from rerail.errors import IllegalEvent
 
 _STARTABLE: Final = ("pending", "failed", "interrupted")
@@ -157,7 +157,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     unit = state.units.get(key)
     before = "pending" if unit is None else unit.status
     if unit is None and event.item is not None and getattr(event, "index", None) is not None:
-        before = closing.status_by_mark(state, event)  # type: ignore[arg-type,assignment]
+        before = compaction.status_by_mark(state, event)  # type: ignore[arg-type,assignment]
     try:
         status = TRANSITIONS[before, kind]
     except KeyError:
@@ -173,7 +173,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     if kind is ev.StepAdopted or kind in BY_PEOPLE:
         _overrule(state, unit, event)
     if unit.index is not None and kind is not ev.StepStarted:
-        closing.account(state, key, unit)
+        compaction.account(state, key, unit)
     state.last_event = _TAGS[kind]
     state.last_unit = key
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from rerail.core.checkpoint import total_cost, total_tokens
-from rerail.core.deadletters import dead_letters
+from rerail.core.dead_letters import dead_letters
 from rerail.core.events import Failure, PauseCause
 from rerail.core.model import RunHeader
 from rerail.core.money import COST, plus, total

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rerail.core.events import Metrics
 from rerail.core.money import COST, added
-from rerail.core.units import RunState
+from rerail.core.run_state import RunState
 
 
 class Within(NamedTuple):

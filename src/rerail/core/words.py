@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rerail.core.events import SoFar
 from rerail.core.money import COST, amount
-from rerail.core.units import UnitState
+from rerail.core.run_state import UnitState
 
 
 def how_far(seen: SoFar | None) -> str:

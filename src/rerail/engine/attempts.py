@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.closing import is_pipeline
+from rerail.core.compaction import is_pipeline
 from rerail.core.events import Failure, Verdict
+from rerail.core.expressions.language import Scope
+from rerail.core.expressions.render import Rendered, StepResults, directory, mentioned, rendered, shell
 from rerail.core.items import around
 from rerail.core.model import Call, Run, Step
-from rerail.core.render import Rendered, StepResults, directory, mentioned, rendered, shell
 from rerail.core.retry import Symptoms, patterns
 from rerail.core.state import RunState, Unit
-from rerail.core.template import Scope
 from rerail.engine.job import Find, Job, attempt_name
 from rerail.engine.tasks import Home, Task
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from rerail.core.expressions.language import ExpressionError
 from rerail.core.state import Unit
-from rerail.core.template import ExpressionError
 from rerail.engine.attempts import directory_of
 from rerail.engine.desk import Desk
 from rerail.engine.tasks import Task

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core import template
+from rerail.core.expressions import language
+from rerail.core.expressions.language import ExpressionError
+from rerail.core.expressions.render import NOTHING
 from rerail.core.items import COMPLETED, FAILED, ranges
 from rerail.core.model import Inner
 from rerail.core.params import resolve
-from rerail.core.render import NOTHING
 from rerail.core.state import Unit, name
-from rerail.core.template import ExpressionError
 from rerail.core.values import Usage
 from rerail.engine.attempts import declared_env
 from rerail.engine.desk import Desk
@@ -220,7 +220,7 @@ class InnerRun(Controller):
         action = self.step.action
         assert isinstance(action, Inner)
         try:
-            given = template.render_value(action.arguments, self.desk.view.of(self.task))
+            given = language.render_value(action.arguments, self.desk.view.of(self.task))
         except ExpressionError as error:
             self.end("failed", type="ExpressionError", message=str(error), retryable=False)
             return
@@ -244,7 +244,7 @@ class InnerRun(Controller):
         action = self.step.action
         assert isinstance(action, Inner)
         try:
-            outputs = template.render_value(action.outputs, self.desk.view.scope(frame, frame.values))
+            outputs = language.render_value(action.outputs, self.desk.view.scope(frame, frame.values))
         except ExpressionError as error:
             self.end("failed", type="ExpressionError", message=f"outputs: {error}", retryable=False)
             return

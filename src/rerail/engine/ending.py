@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core.deadletters import dead_letters
+from rerail.core.dead_letters import dead_letters
 from rerail.engine.frame import Frame
 from rerail.engine.holds import Held
 from rerail.engine.job import End, Job

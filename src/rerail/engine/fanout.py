@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import listing as lists
+from rerail.core import item_list as lists
+from rerail.core.expressions.language import ExpressionError
+from rerail.core.expressions.render import mentioned, shell
+from rerail.core.item_list import Listing, ListingError, ListingStopped
 from rerail.core.items import Items, allowed_failures, parent_of
-from rerail.core.listing import Listing, ListingError, ListingStopped
 from rerail.core.model import Map, Run
-from rerail.core.render import mentioned, shell
 from rerail.core.state import RunState, Unit, UnitState, name
-from rerail.core.template import ExpressionError
 from rerail.core.values import Usage
 from rerail.engine import results
 from rerail.engine.attempts import attempt_of

@@ -8,10 +8,10 @@ from datetime import datetime
 import msgspec
 
 from rerail.core.events import InputRecord
-from rerail.core.render import filled
+from rerail.core.expressions.language import ExpressionError, Scope
+from rerail.core.expressions.render import filled
+from rerail.core.run_state import name
 from rerail.core.state import Unit, UnitState
-from rerail.core.template import ExpressionError, Scope
-from rerail.core.units import name
 from rerail.engine.tasks import Task
 from rerail.ports import Looked, Outcome, Workshop
 

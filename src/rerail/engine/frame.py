@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
+from rerail.core.expressions.render import NOTHING
 from rerail.core.graph import Ancestors, Frontier, dependants
 from rerail.core.making import lineage_of, stale
 from rerail.core.model import Step
-from rerail.core.render import NOTHING
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.tasks import Task, Turns
 

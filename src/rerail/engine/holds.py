@@ -13,12 +13,12 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.events import PauseCause
+from rerail.core.expressions.language import ExpressionError, render_value
 from rerail.core.items import is_inside
 from rerail.core.model import Approve
 from rerail.core.money import amount
 from rerail.core.retry import RetryDecision, remaining
 from rerail.core.state import Unit, UnitState, name
-from rerail.core.template import ExpressionError, render_value
 from rerail.engine.allowances import Allowances
 from rerail.engine.autosave import Running
 from rerail.engine.desk import Desk

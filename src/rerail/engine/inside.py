@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rerail.core.expressions.language import ExpressionError
 from rerail.core.making import has_failed
 from rerail.core.model import Inner, Loop, every_step
 from rerail.core.state import Unit, UnitState
-from rerail.core.template import ExpressionError
 from rerail.engine.controllers import Controller, InnerRun
 from rerail.engine.desk import Desk
 from rerail.engine.fanout import MapRun

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.model import Approve
-from rerail.core.template import ExpressionError, evaluate
 from rerail.engine.attempts import attempt_of, judged, unstartable, with_checks
 from rerail.engine.desk import Desk
 from rerail.engine.files import StepFiles

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core import template
+from rerail.core.expressions import language
+from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.items import joined
 from rerail.core.model import Loop
 from rerail.core.progress import is_better, watched
 from rerail.core.retry import remaining
-from rerail.core.template import ExpressionError, Scope
 from rerail.engine.controllers import Controller
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
@@ -99,7 +99,7 @@ class LoopRun(Controller):
     def _holds(self, what: str, expression: str, done: int) -> bool:
         """Whether a condition holds after so many iterations; if not, or if it has no value, the loop is at its end."""
         try:
-            holds = bool(template.evaluate(expression, self._scope(done)))
+            holds = bool(language.evaluate(expression, self._scope(done)))
         except ExpressionError as error:
             hint = (
                 "" if done else "; before the first iteration nothing was handed out: `| default(…)` says what holds then"
@@ -120,7 +120,7 @@ class LoopRun(Controller):
         assert isinstance(action, Loop)
         if action.until:
             try:
-                if template.evaluate(action.until, self._scope(done)):
+                if language.evaluate(action.until, self._scope(done)):
                     self._completed(done)
                     return True
             except ExpressionError as error:
@@ -149,7 +149,7 @@ class LoopRun(Controller):
         expression = watched(action.until)
         if expression:
             try:
-                return template.evaluate(expression, self.desk.view.scope(frame, frame.values))
+                return language.evaluate(expression, self.desk.view.scope(frame, frame.values))
             except ExpressionError:
                 return self.handed_out(frame)
         return self.handed_out(frame)
@@ -192,7 +192,7 @@ class LoopRun(Controller):
 
     def _trail(self, action: Loop) -> str:
         trail = self._past_progress()[-action.stop_if_no_progress - 1 :]
-        return ", ".join(self.desk.job.mask.text(template.as_text(value))[:40] for value in trail)
+        return ", ".join(self.desk.job.mask.text(language.as_text(value))[:40] for value in trail)
 
     def frame_over(self, frame: Frame) -> None:
         action = self.step.action

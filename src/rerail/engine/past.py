@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rerail.core import events as ev
 from rerail.core.audit import Audit
-from rerail.core.closing import closed_iteration, past_loop
-from rerail.core.cutoff import all_seen, found_cut_off
+from rerail.core.compaction import closed_iteration, past_loop
 from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
+from rerail.core.inflight import all_seen, found_cut_off
 from rerail.core.inside import StepIndex, step_index
 from rerail.core.items import around, is_inside, parent_of
 from rerail.core.making import Frame as Planned

@@ -10,7 +10,7 @@ import msgspec
 
 from rerail import durable
 from rerail.core import events as ev
-from rerail.core import listing as lists
+from rerail.core import item_list as lists
 from rerail.core.items import COMPLETED, Items
 from rerail.core.state import RunState, Unit, name
 from rerail.engine.job import unit_name

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from rerail.core import events as ev
+from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.state import RunState, Unit, UnitState, name
-from rerail.core.template import ExpressionError, evaluate
 from rerail.engine.autosave import save_cost, save_progress
 from rerail.engine.commits import Commits
 from rerail.engine.desk import Desk

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from rerail.core.expressions.render import Inherited
 from rerail.core.model import Step
-from rerail.core.render import Inherited
 from rerail.core.state import RunState, Unit, UnitState
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from rerail import durable
-from rerail.core.cutoff import Left
+from rerail.core.inflight import Left
 from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, parse_progress
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from rerail import walker
-from rerail.core import jsonpath, template
-from rerail.core.listing import MOST_ITEMS, ListingError, ListingStopped
+from rerail.core.expressions import jsonpath, language
+from rerail.core.expressions.language import ExpressionError, Scope
+from rerail.core.expressions.render import pattern
+from rerail.core.item_list import MOST_ITEMS, ListingError, ListingStopped
 from rerail.core.model import Source
-from rerail.core.render import pattern
-from rerail.core.template import ExpressionError, Scope
 
 MOST_FILE = 256 * 1024 * 1024
 
@@ -25,15 +25,15 @@ def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], 
     try:
         match source.kind:
             case "list":
-                return template.render_value(source.value, scope)
+                return language.render_value(source.value, scope)
             case "expression":
-                return template.render_value(source.value, scope)
+                return language.render_value(source.value, scope)
             case "glob":
                 return _paths(pattern(source.value, scope), work_dir, is_stopping)
             case "lines":
-                return _lines(template.render(source.value, scope), work_dir)
+                return _lines(language.render(source.value, scope), work_dir)
             case "json":
-                return _json(template.render(source.value, scope), source.path, work_dir)
+                return _json(language.render(source.value, scope), source.path, work_dir)
             case _:
                 raise ListingError("a command has to be run")
     except ExpressionError as error:

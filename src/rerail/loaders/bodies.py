@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import holes, jsonpath
+from rerail.core.expressions import jsonpath, placeholders
+from rerail.core.expressions.language import Known
 from rerail.core.model import Inner, Loop, Map, Source, Step
-from rerail.core.template import Known
 from rerail.loaders.allowances import read_budget
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
@@ -99,7 +99,7 @@ def _amount(fields: Fields, key: str, default: int | None) -> int | str | None:
     node = fields.get(key)
     if node is None:
         return default
-    if isinstance(node.value, str) and holes.has_holes(node.value):
+    if isinstance(node.value, str) and placeholders.has_holes(node.value):
         return node.value
     return fields.count(key, default or 0, least=0)
 
@@ -130,7 +130,7 @@ def _source(fields: Fields, problems: Problems, expressions: Expressions, direct
         expressions.everything(node)
         return Source(kind="list", value=node.plain())
     if isinstance(node.value, str):
-        if not holes.has_holes(node.value):
+        if not placeholders.has_holes(node.value):
             problems.add(node, f"`over` of {fields.what} must be a list or an expression, not {describe(node)}")
             return nothing
         expressions.everything(node)

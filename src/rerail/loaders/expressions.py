@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rerail.core import holes, shelltext, template
-from rerail.core.render import ITEM
-from rerail.core.template import Known
+from rerail.core.expressions import language, placeholders
+from rerail.core.expressions.language import Known
+from rerail.core.expressions.render import ITEM
+from rerail.core.shell import lexer
 from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems
 
@@ -29,29 +30,29 @@ class Expressions:
         if node is None or not isinstance(node.value, str):
             return
         self.found = self.found or ITEM in node.value  # it gets a value, too, which is looked at before it runs
-        if not holes.has_holes(node.value):
+        if not placeholders.has_holes(node.value):
             return
         if len(node.value) > MAX_SCRIPT:
             self._problems.add(node, f"a script with expressions may have {MAX_SCRIPT} characters, not {len(node.value)}")
             return
-        if node.value.count(holes.OPEN) > MAX_HOLES:
+        if node.value.count(placeholders.OPEN) > MAX_HOLES:
             self._problems.add(node, f"more than {MAX_HOLES} expressions in one script")
             return
         if not self.text(node):
             return
-        pieces = holes.split(node.value)
+        pieces = placeholders.split(node.value)
         try:
-            shelltext.slots([literal for literal, _, _ in pieces])
-        except shelltext.Misplaced as error:
+            lexer.slots([literal for literal, _, _ in pieces])
+        except lexer.Misplaced as error:
             self._problems.add_at(*node.place(pieces[error.index][2]), f"{error}")
 
     def text(self, node: Node | None) -> bool:
         """A text that may hold expressions; whether it does, and they can be found."""
-        if node is None or not isinstance(node.value, str) or not holes.has_holes(node.value):
+        if node is None or not isinstance(node.value, str) or not placeholders.has_holes(node.value):
             return False
         try:
-            pieces = holes.split(node.value)
-        except holes.Unclosed as error:
+            pieces = placeholders.split(node.value)
+        except placeholders.Unclosed as error:
             self._problems.add_at(*node.place(error.offset), str(error))
             return False
         self.found = True
@@ -82,8 +83,8 @@ class Expressions:
         if isinstance(node.value, bool):
             return "true" if node.value else "false"
         text = fields.text(key).strip()
-        if text.startswith(holes.OPEN) and text.endswith(holes.CLOSE):
-            text = text[len(holes.OPEN) : -len(holes.CLOSE)].strip()
+        if text.startswith(placeholders.OPEN) and text.endswith(placeholders.CLOSE):
+            text = text[len(placeholders.OPEN) : -len(placeholders.CLOSE)].strip()
         self._check(text, node, 0)
         self.found = True
         return text
@@ -91,9 +92,9 @@ class Expressions:
     def _check(self, expression: str, node: Node, offset: int) -> None:
         before = self._problems.work
         # Parsing one takes longer than in proportion to its length.
-        self._problems.work += 1 if template.is_path(expression) else COMPLEX + len(expression) ** 2 // 50
+        self._problems.work += 1 if language.is_path(expression) else COMPLEX + len(expression) ** 2 // 50
         if before <= MAX_WORK:
-            wrong = template.check(expression, self._known)
+            wrong = language.check(expression, self._known)
             if self._problems.work > MAX_WORK:
                 wrong = wrong or "more expressions than can be checked in one file; use fewer, or simpler ones"
             if wrong:

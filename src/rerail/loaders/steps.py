@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from rerail.core.expressions.language import Known
 from rerail.core.graph import Ancestors, find_cycle
 from rerail.core.model import Action, Artifact, Inner, Map, Step
-from rerail.core.template import Known
 from rerail.loaders.actions import (
     KINDS,
     MOST_CHECKS,

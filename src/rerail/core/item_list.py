@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import template
 from rerail.core.events import Event, ItemEdited, ItemsListed
+from rerail.core.expressions import language
+from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.items import COMPLETED, FAILED, SKIPPED, first_duplicate, joined, key_of, parent_of, ranges
 from rerail.core.model import Map
-from rerail.core.template import ExpressionError, Scope
-from rerail.core.units import Unit
+from rerail.core.run_state import Unit
 
 MOST_BYTES = 100_000  # of one item: it travels in an environment variable
 MOST_ITEMS = 1_000_000
@@ -101,13 +101,13 @@ def _key(at: int, value: Any, expression: str, scope: Scope) -> str:
 def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
     if expression:
         try:
-            key = template.render(expression, _with(scope, value))
+            key = language.render(expression, _with(scope, value))
         except ExpressionError as error:
             raise ListingError(f"the key of item {at} ({_shown(value)}) cannot be told: {error}") from None
     elif isinstance(value, str):
         key = value
     elif isinstance(value, int | float | bool) or value is None:
-        key = template.as_text(value)
+        key = language.as_text(value)
     else:
         key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
     if not key:
@@ -144,7 +144,7 @@ def _holds_nul(value: Any) -> bool:
 
 def _of(expression: str, what: str, at: int, value: Any, scope: Scope) -> Any:
     try:
-        return template.evaluate(expression, _with(scope, value))
+        return language.evaluate(expression, _with(scope, value))
     except ExpressionError as error:
         raise ListingError(f"`{what}` has no value for item {at} ({_shown(value)}): {error}") from None
 
@@ -161,7 +161,7 @@ def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:
     if not isinstance(wanted, str):
         return wanted
     try:
-        number = template.render_value(wanted, scope)
+        number = language.render_value(wanted, scope)
     except ExpressionError as error:
         raise ListingError(f"`{what}`: {error}") from None
     if isinstance(number, str) and number.isascii() and number.isdecimal():
@@ -181,7 +181,7 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else template.as_text(value)
+    text = value if isinstance(value, str) else language.as_text(value)
     return repr(text) if len(text) <= 40 else f"{len(text)} characters"  # cut, half a secret could not be told any more
 
 

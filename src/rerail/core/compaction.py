@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rerail.core import events as ev
 from rerail.core.items import COMPLETED, FAILED, PENDING, SKIPPED, STATUS, Items, around, joined, parent_of, set_ranges
 from rerail.core.money import added
-from rerail.core.units import RunState, Unit, UnitState, UnitStatus
+from rerail.core.run_state import RunState, Unit, UnitState, UnitStatus
 from rerail.errors import IllegalEvent
 
 

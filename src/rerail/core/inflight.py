@@ -9,7 +9,7 @@ import msgspec
 
 from rerail.core.events import SoFar, StepInterrupted
 from rerail.core.items import around
-from rerail.core.units import RunState, Unit, UnitState
+from rerail.core.run_state import RunState, Unit, UnitState
 from rerail.core.values import Progress, Usage
 
 

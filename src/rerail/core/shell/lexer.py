@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from rerail.core.heredocs import Document, body_end, escaped, opening
-from rerail.core.shellplaces import Surroundings, is_arithmetic
+from rerail.core.shell.context import Surroundings, is_arithmetic
 
 Place = Literal["bare", "double", "single", "ansi", "arithmetic", "comment"]
 

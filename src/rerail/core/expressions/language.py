@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import holes, sandbox
-from rerail.core.sandbox import FILTERS, TESTS
+from rerail.core.expressions import placeholders, sandbox
+from rerail.core.expressions.sandbox import FILTERS, TESTS
 
 ExpressionError = sandbox.ExpressionError
 as_text = sandbox.as_text
@@ -195,7 +195,7 @@ def _large(expression: str) -> str:
 def render(text: str, scope: Scope) -> str:
     """Text with its expressions replaced."""
     parts = []
-    for literal, expression, _ in holes.split(text):
+    for literal, expression, _ in placeholders.split(text):
         parts.append(literal)
         if expression is not None:
             parts.append(as_text(evaluate(expression, scope)))
@@ -205,7 +205,7 @@ def render(text: str, scope: Scope) -> str:
 def render_value(value: Any, scope: Scope) -> Any:
     """A JSON value with the expressions in its texts replaced; a text that is one expression keeps its type."""
     if isinstance(value, str):
-        pieces = holes.split(value) if holes.has_holes(value) else []
+        pieces = placeholders.split(value) if placeholders.has_holes(value) else []
         if len(pieces) == 2 and not pieces[0][0] and not pieces[1][0] and pieces[0][1] is not None:
             return evaluate(pieces[0][1], scope)
         return render(value, scope) if pieces else value

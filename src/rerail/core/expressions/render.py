@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from rerail.core import holes, shelltext, shellvalues, template
+from rerail.core.expressions import language, placeholders
+from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.model import Action, Artifact, Python, Run, Step, Write
+from rerail.core.shell import lexer, quoting
 from rerail.core.state import RunState, Unit
-from rerail.core.template import ExpressionError, Scope
 
 ITEM = "RERAIL_ITEM"  # the variable that holds an item as JSON
 
@@ -35,8 +36,8 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
         """With the variables of one more step around; raises ExpressionError."""
         if not env:
             return self
-        settled = {name: template.render(text, scope) for name, text in env.items()}
-        dynamic = {name for name, text in env.items() if holes.has_holes(text)}
+        settled = {name: language.render(text, scope) for name, text in env.items()}
+        dynamic = {name for name, text in env.items() if placeholders.has_holes(text)}
         return Inherited(values={**self.values, **settled}, dynamic=(self.dynamic - env.keys()) | dynamic)
 
 
@@ -65,27 +66,27 @@ class StepResults(Mapping[str, Any]):
 
 def directory(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> str:
     """The directory of a step, relative to the run's; raises ExpressionError."""
-    settled = {**around.values, **{name: template.render(text, scope) for name, text in env.items()}}
-    return template.render(step.cwd, msgspec.structs.replace(scope, env={**scope.env, **settled}))
+    settled = {**around.values, **{name: language.render(text, scope) for name, text in env.items()}}
+    return language.render(step.cwd, msgspec.structs.replace(scope, env={**scope.env, **settled}))
 
 
 def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> Rendered:
     """The step with all its expressions evaluated; raises ExpressionError. What is inherited is evaluated already."""
-    settled = {**around.values, **{name: template.render(text, scope) for name, text in env.items()}}
+    settled = {**around.values, **{name: language.render(text, scope) for name, text in env.items()}}
     inner = msgspec.structs.replace(scope, env={**scope.env, **settled})
-    cwd = template.render(step.cwd, inner)
+    cwd = language.render(step.cwd, inner)
     match step.action:
         case Run(script=script):
-            given = {name: settled[name] for name, value in env.items() if holes.has_holes(value)}
+            given = {name: settled[name] for name, value in env.items() if placeholders.has_holes(value)}
             given |= {name: settled[name] for name in around.dynamic if name not in env}
             if "item" in scope.more and ITEM in script:
                 given[ITEM] = msgspec.json.encode(scope.more["item"]).decode()
             text, values = shell(script, inner, given)
             return Rendered(action=Run(script=text), env=settled, cwd=cwd, values=values)
         case Python(target=target, arguments=arguments):
-            action: Action = Python(target=target, arguments=template.render_value(arguments, inner))
+            action: Action = Python(target=target, arguments=language.render_value(arguments, inner))
         case Write(path=path, content=content):
-            action = Write(path=template.render(path, inner), content=template.render(content, inner))
+            action = Write(path=language.render(path, inner), content=language.render(content, inner))
         case other:
             action = other
     return Rendered(action=action, env=settled, cwd=cwd)
@@ -95,7 +96,7 @@ def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]
     """Artifacts or inputs with the expressions in their paths evaluated; what a value holds is no pattern."""
     return tuple(
         msgspec.structs.replace(artifact, path=pattern(artifact.path, scope))
-        if holes.has_holes(artifact.path)
+        if placeholders.has_holes(artifact.path)
         else artifact
         for artifact in declared
     )
@@ -104,8 +105,8 @@ def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]
 def pattern(text: str, scope: Scope) -> str:
     """A path or pattern with its expressions evaluated; what a value holds is no pattern."""
     return "".join(
-        literal + ("" if expression is None else _as_name(template.as_text(template.evaluate(expression, scope))))
-        for literal, expression, _ in holes.split(text)
+        literal + ("" if expression is None else _as_name(language.as_text(language.evaluate(expression, scope))))
+        for literal, expression, _ in placeholders.split(text)
     )
 
 
@@ -122,14 +123,14 @@ def mentioned(env: Mapping[str, str], script: str) -> dict[str, str]:
 
 def shell(script: str, scope: Scope, env: Mapping[str, str] = {}) -> tuple[str, dict[str, str]]:
     """A script with its expressions evaluated, and the values it refers to; `env` has those of its environment."""
-    pieces = holes.split(script)
+    pieces = placeholders.split(script)
     literals = [literal for literal, _, _ in pieces]
     expressions = [expression for _, expression, _ in pieces if expression is not None]
-    values = [template.as_text(template.evaluate(expression, scope)) for expression in expressions]
+    values = [language.as_text(language.evaluate(expression, scope)) for expression in expressions]
     try:
-        return shellvalues.fill(shelltext.slots(literals), values, env)
-    except shelltext.Misplaced as error:
+        return quoting.fill(lexer.slots(literals), values, env)
+    except lexer.Misplaced as error:
         raise ExpressionError(f"`{expressions[error.index]}`: {error}") from None
-    except shellvalues.Refused as error:
+    except quoting.Refused as error:
         subject = f"env `{error.env}`" if error.env else f"`{expressions[error.index]}`"
         raise ExpressionError(f"{subject}: {error}") from None

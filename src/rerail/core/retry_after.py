@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import Final
 
-from rerail.core.limits import heard
+from rerail.core.rate_limits import heard
 
 MOST_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" is just over here
 MOST_AHEAD: Final = timedelta(days=31)  # a time further away is a misunderstanding

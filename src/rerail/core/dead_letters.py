@@ -10,7 +10,7 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.items import key_of, parent_of
-from rerail.core.units import RunState, Unit
+from rerail.core.run_state import RunState, Unit
 
 
 def dead_letters(state: RunState) -> Iterator[Unit]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rerail.core.shellevaluation import danger, is_expanded
-from rerail.core.shelltext import MARK, Places
+from rerail.core.shell.evaluation import danger, is_expanded
+from rerail.core.shell.lexer import MARK, Places
 
 VARIABLE = "RERAIL_VALUE_"
 
