@@ -15,7 +15,7 @@ import msgspec
 
 from rerail.core.events import RunResumed, RunStarted
 from rerail.core.model import Pipeline, RunHeader, RunOptions
-from rerail.core.plan import Wishes, plan
+from rerail.core.planner import Wishes, plan
 from rerail.core.state import RunState
 from rerail.mending import mend, mending_events, relied_on
 from rerail.ports import Reporter, RunLog, Store

@@ -15,7 +15,7 @@ from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, S
 from rerail.core.graph import downstream, topological
 from rerail.core.inside import units_inside
 from rerail.core.model import Pipeline, Step
-from rerail.core.plan import Wishes, plan
+from rerail.core.planner import Wishes, plan
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import UnitState, fold
 from rerail.mending import relied_on

@@ -14,7 +14,7 @@ from rerail.core.audit import after_mending
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import filled
-from rerail.core.plan import plan
+from rerail.core.planner import plan
 from rerail.core.state import Unit
 from rerail.errors import UsageError
 from rerail.ports import Recording, Store

@@ -25,7 +25,7 @@ from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.params import resolve
-from rerail.core.plan import Changes, Plan, Wishes, plan
+from rerail.core.planner import Changes, Plan, Wishes, plan
 from rerail.core.state import RunState, Unit
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError

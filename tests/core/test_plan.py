@@ -15,7 +15,7 @@ from rerail.core import events as ev
 from rerail.core.fingerprint import fingerprint
 from rerail.core.graph import topological
 from rerail.core.model import Pipeline, Retry, Run, Step
-from rerail.core.plan import Wishes, plan
+from rerail.core.planner import Wishes, plan
 from rerail.core.state import RunState, fold
 from tests.core.test_state import failure
 

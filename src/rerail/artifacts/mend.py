@@ -18,7 +18,7 @@ from rerail.core.events import ArtifactRecord
 from rerail.core.inside import step_at, step_index
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, Step
-from rerail.core.plan import Decision, Plan
+from rerail.core.planner import Decision, Plan
 from rerail.core.state import RunState, Unit, name
 from rerail.durable import files as durable_files
 from rerail.errors import ArtifactUnreadable

@@ -13,7 +13,7 @@ from rerail.cli.options import base_dir, complete_run, find_run, json_option, op
 from rerail.cli.output import say
 from rerail.cli.run import Wishes, driving_options, go_on, pairs, show_plan
 from rerail.core.model import RunOptions
-from rerail.core.plan import plan as plan_of
+from rerail.core.planner import plan as plan_of
 from rerail.core.state import RunState
 from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id

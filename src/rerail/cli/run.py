@@ -34,8 +34,8 @@ from rerail.cli.terminal import look_of
 from rerail.core.audit import Audit, Depth
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
-from rerail.core.plan import Changes, Plan, plan, up_to
-from rerail.core.plan import Wishes as Wanted
+from rerail.core.planner import Changes, Plan, plan, up_to
+from rerail.core.planner import Wishes as Wanted
 from rerail.core.state import RunState, Unit
 from rerail.engine.job import Ask
 from rerail.errors import RunNotFound, UsageError

@@ -11,7 +11,7 @@ from rerail.cli.tables import Cell, table
 from rerail.cli.terminal import Look
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
-from rerail.core.plan import Plan
+from rerail.core.planner import Plan
 from rerail.core.state import RunState, name
 from rerail.core.within import NOTHING, spent_within
 from rerail.text import one_line, without_escapes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from rerail.core.audit import Audit, Flaw
-from rerail.core.decisions import Decision, Wishes
 from rerail.core.items import depth_of
 from rerail.core.model import Pipeline, Step, every_step
+from rerail.core.plan import Decision, Wishes
 from rerail.core.state import RunState, Unit, UnitState, name
 
 StepIndex = Mapping[tuple[str, int], Step]  # path and depth → step: a map's only step has the map's path, one deeper

@@ -22,13 +22,13 @@ import msgspec
 from rerail.core import words
 from rerail.core.audit import Audit, Flaw
 from rerail.core.compaction import past_loop
-from rerail.core.decisions import Decision, Verdict, Wishes
 from rerail.core.events import SoFar
 from rerail.core.fingerprint import fingerprint, same_body
 from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.inside import StepIndex, decisions_inside, progress_words, units_inside
 from rerail.core.items import allowed_failures
 from rerail.core.model import Approve, Loop, Map, Step
+from rerail.core.plan import Decision, Verdict, Wishes
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.within import NOTHING, Within, spent_within

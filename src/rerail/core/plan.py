@@ -1,76 +1,87 @@
-"""What will run, and why: a pure function of the pipeline, the state and what was found on disk."""
+"""What a plan is made of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
 import msgspec
 
-from rerail.core.audit import Audit
-from rerail.core.decisions import KEPT, Changes, Decision, Plan, Verdict, Wishes
-from rerail.core.graph import Ancestors
-from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks, unknown
-from rerail.core.inside import step_index
-from rerail.core.making import Frame, covers, decide, lineage_of, pending, stale, takes_in
-from rerail.core.model import Pipeline
-from rerail.core.state import RunState, UnitState
+from rerail.core.audit import Flaw
+from rerail.core.events import SoFar
+from rerail.core.money import total
+from rerail.core.state import RunState, Unit
+from rerail.core.within import NOTHING, spent_within
 
-__all__ = [
-    "KEPT",
-    "Changes",
-    "Decision",
-    "Plan",
-    "Verdict",
-    "Wishes",
-    "covers",
-    "lineage_of",
-    "plan",
-    "stale",
-    "takes_in",
-    "up_to",
-]
+Verdict = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
+KEPT: tuple[Verdict, ...] = ("reuse", "restore")
+Changes = Literal["rerun", "keep", "refuse"]
 
 
-def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes: Wishes | None = None) -> Plan:
-    """Decide for every step, in declaration order, whether it runs and why."""
-    wishes = wishes or Wishes()
-    if not state.units and not wishes.start:
-        return Plan(decisions=tuple(pending(step, UnitState()) for step in pipeline.steps))
-    body = Frame(steps=pipeline.steps, env=pipeline.env, index=step_index(pipeline))
-    made = decide(body, state, audit or Audit(), wishes)
-    known = {step.id for step in pipeline.steps} | set(pipeline.hooks)
-    return Plan(
-        decisions=tuple(made[step.id] for step in pipeline.steps),
-        removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in known),
-        hooks=_hooks(pipeline, state),
-        ending_cut_off=ending_was_cut_off(pipeline, state),
-    )
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of one step. `unless_same` names the steps whose unchanged products would still save it."""
+
+    step: str
+    decision: Verdict
+    reason: str
+    unless_same: tuple[str, ...] = ()
+    changed: bool = False  # its definition was edited since it ran
+    saved_seconds: float = 0.0  # what reusing it saves, or what of it is done
+    flaws: tuple[Flaw, ...] = ()  # where its artifacts do not stand: to be restored, or moved aside before it runs
+    item: str | None = None  # of a unit inside a controller
+    inner: tuple[Decision, ...] = ()  # about units inside it
+
+    @property
+    def unit(self) -> Unit:
+        return (self.step, self.item)
+
+    @property
+    def kept(self) -> bool:
+        return self.decision in KEPT
+
+    @property
+    def mends(self) -> bool:
+        """Whether its flaws are restored: it is kept, or would be if what it needs comes out the same."""
+        return bool(self.flaws) and (self.kept or bool(self.unless_same))
 
 
-def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
-    """What becomes of the hooks that were not finished."""
-    made: list[Decision] = []
-    for step in pipeline.steps:
-        if step.on_failure:
-            made += _unfinished(clean_up(step, state), f"the clean-up after {step.id}")
-    asked = unknown(pipeline.finally_, state)
-    if ending_was_cut_off(pipeline, state) or asked:
-        made += _unfinished(Rest(ask=asked[0]) if asked else last_hooks(pipeline, state), "the end of the run")
-    return tuple(made)
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The decisions in declaration order, and the steps the run knows but the pipeline no longer has."""
+
+    decisions: tuple[Decision, ...]
+    removed: tuple[str, ...] = ()
+    hooks: tuple[Decision, ...] = ()  # those that an earlier life did not finish
+    ending_cut_off: bool = False  # the run had come to its last hooks
+
+    @property
+    def everything(self) -> Iterator[Decision]:
+        """The decisions, and those about units inside controllers."""
+        for decision in self.decisions:
+            yield decision
+            yield from decision.inner
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return tuple(item.step for item in self.decisions if item.changed)
+
+    def saved(self, state: RunState) -> tuple[float, float]:
+        """The seconds and the dollars that need not be spent again: of what is kept, and of what maps have done."""
+        done = [one for one in self.decisions if one.kept or one.decision == "continue"]
+        within = spent_within(state, lasting=True)
+        cost = total(within.get(one.step, NOTHING).cost_usd for one in done)
+        return sum(one.saved_seconds for one in done), cost
 
 
-def _unfinished(left: Rest, what: str) -> list[Decision]:
-    if left.ask:
-        reason = f"{what} was cut off in it and it is not idempotent: nobody knows how far it got"
-        return [Decision(step=left.ask, decision="ask", reason=reason)]
-    return [Decision(step=hook.id, decision="run", reason=f"{what} was not finished") for hook in left.hooks]
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person asked of a plan.
 
+    `start` is the step to start from: it and what depends on it run in any case, and in a run that has not begun
+    everything else is skipped.
+    """
 
-def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
-    """The plan as it is shown when only the way to one step is wanted."""
-    wanted = {until, *Ancestors({step.id: step.needs for step in pipeline.steps}).of(until)}
-    decisions = tuple(
-        made
-        if made.step in wanted or made.kept
-        else Decision(step=made.step, decision="later", reason=f"after --until {until}")
-        for made in whole.decisions
-    )
-    return msgspec.structs.replace(whole, decisions=decisions)
+    changes: Changes = "rerun"
+    start: str = ""
+    restore: bool = True
+    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue that are to be tried again
+    relisted: Mapping[str, str] = {}  # maps whose source is not what it was, and in which way
+    seen: Mapping[Unit, SoFar] = {}  # how far attempts were that nobody ended, where more is known than was saved

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from rerail.core.decisions import Changes, Plan
 from rerail.core.events import Event, PauseCause, StepJudged
 from rerail.core.expressions.language import Scope
 from rerail.core.inflight import Left
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source
+from rerail.core.plan import Changes, Plan
 from rerail.core.state import Unit
 from rerail.core.values import Progress, Usage
 from rerail.engine.signals import Signals

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rerail.core import events as ev
 from rerail.core.audit import Audit
 from rerail.core.compaction import closed_iteration, past_loop
-from rerail.core.decisions import Decision, Wishes
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
 from rerail.core.inflight import all_seen, found_cut_off
@@ -16,6 +15,7 @@ from rerail.core.items import around, is_inside, parent_of
 from rerail.core.making import Frame as Planned
 from rerail.core.making import decide
 from rerail.core.model import Step
+from rerail.core.plan import Decision, Wishes
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.frame import Frame
