@@ -24,8 +24,8 @@ from pathlib import Path
 import rerail
 from rerail import api
 from rerail.artifacts.audit import Auditor
-from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Place as Files
+from rerail.artifacts.content_store import Objects
+from rerail.artifacts.paths import Place as Files
 from rerail.artifacts.seal import Means, seal
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import ArtifactRecord

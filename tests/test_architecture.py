@@ -28,7 +28,7 @@ EXCEPTIONS = {
     ("executors/channels.py", "open for writing"): "likewise",
     ("executors/watchdog.py", "open for writing"): "its own name and command line, in /proc",
     ("kinds/builtin.py", "makedirs"): "directories of the user's file in a `write` step",
-    ("kinds/child.py", "open for writing"): "the channel of the step, in the child process",
+    ("kinds/python_child.py", "open for writing"): "the channel of the step, in the child process",
     ("cli/main.py", "open for writing"): "standard streams we were started without",
     ("cli/demo.py", "write_text"): "a scratch directory",
     ("cli/main.py", "os.open for writing"): "/dev/null in their place",

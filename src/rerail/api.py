@@ -89,7 +89,7 @@ def start_pipeline(
 ) -> Result:
     """Start a run of a pipeline that is already loaded."""
     now = datetime.now(UTC)
-    from rerail.artifacts.places import place_of
+    from rerail.artifacts.paths import place_of
     from rerail.drive import Place, drive
 
     mask = mask_of(pipeline, request.options)

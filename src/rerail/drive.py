@@ -14,9 +14,9 @@ from typing import Any, Literal
 import msgspec
 
 from rerail import processes
-from rerail.artifacts import places
-from rerail.artifacts.objects import objects_of
-from rerail.artifacts.workshop import Contested, LocalWorkshop
+from rerail.artifacts import paths
+from rerail.artifacts.content_store import objects_of
+from rerail.artifacts.worker import Contested, LocalWorkshop
 from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
 from rerail.core.inflight import under_way
 from rerail.core.masking import Mask
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     functions: Mapping[str, Callable[..., dict[str, Any] | None]]
     until: str
     mask: Mask
-    files: places.Place
+    files: paths.Place
     mended: tuple[Event, ...] = ()
     spared: frozenset[str] = frozenset()
     retry: frozenset[Unit] = frozenset()

@@ -21,13 +21,13 @@ from rerail.ports import Recording, Store
 from rerail.prepare import Prepared, ResumeRequest, mask_of, plan_on, scope_of
 
 if TYPE_CHECKING:
-    from rerail.artifacts.mend import Mended
+    from rerail.artifacts.restore import Mended
 
 
 @contextlib.contextmanager
 def relied_on(run_dir: str) -> Iterator[None]:
     """While this lasts nothing is collected from the content store that a run may restore from."""
-    from rerail.artifacts.objects import objects_of
+    from rerail.artifacts.content_store import objects_of
 
     objects = objects_of(run_dir)
     if objects is None or not os.path.isdir(objects.root):
@@ -44,8 +44,8 @@ def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) ->
     """Restore and move aside; what cannot be restored after all makes another plan, which is announced too."""
     done: list[Mended] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
-        from rerail.artifacts.mend import Mender
-        from rerail.artifacts.objects import objects_of
+        from rerail.artifacts.content_store import objects_of
+        from rerail.artifacts.restore import Mender
 
         mender = Mender(ready.place, objects_of(run_dir), run_dir, ready.run_id, ready.mask)
         done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
@@ -103,9 +103,9 @@ def sealed_now(
     step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
     if step is None or not (step.artifacts or step.inputs):
         return {}
-    from rerail.artifacts.objects import objects_of
+    from rerail.artifacts.content_store import objects_of
     from rerail.artifacts.seal import Flawed, Means, examine, seal
-    from rerail.artifacts.workshop import staging_of
+    from rerail.artifacts.worker import staging_of
 
     header, run_dir = recording.header, store.directory(recording.header.run_id)
     scope = scope_of(recording, run_dir)

@@ -34,7 +34,7 @@ from rerail.remains import hiding, present_secrets, seen_last
 from rerail.version import VERSION
 
 if TYPE_CHECKING:  # commands that only list and show start without it
-    from rerail.artifacts.places import Place
+    from rerail.artifacts.paths import Place
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +151,7 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
     _refuse_unknown(pipeline, (request.start, request.until), header.run_id)
     if request.changes == "refuse" and frozen is not None and text != frozen:
         _refuse_changes(pipeline, frozen, path, header.run_id)
-    from rerail.artifacts.places import place_of
+    from rerail.artifacts.paths import place_of
 
     run_dir = store.directory(header.run_id)
     place = place_of(actual(header.work_dir, base_dir), base_dir, run_dir)
@@ -231,14 +231,14 @@ def audited(pipeline: Pipeline, state: RunState, place: Place, run_dir: str, req
     if request.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
         return Audit()
     from rerail.artifacts.audit import Auditor
-    from rerail.artifacts.objects import objects_of
+    from rerail.artifacts.content_store import objects_of
 
     return Auditor(place, objects_of(run_dir), request.verify, request.progress).audit(pipeline, state)
 
 
 def refuse_misplaced(pipeline: Pipeline, place: Place, path: str) -> None:
     """Artifacts and inputs that can be told to be out of bounds before anything runs, and schemas that are none."""
-    from rerail.artifacts.places import Misplaced
+    from rerail.artifacts.paths import Misplaced
     from rerail.walker import is_pattern
 
     problems = []

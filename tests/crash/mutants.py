@@ -80,21 +80,21 @@ MUTANTS = (
     ),
     Mutant(
         name="recovered-records-not-synced",
-        file="stores/runlog.py",
+        file="stores/writer.py",
         old="            durable.sync_existing(os.path.join(self.path, segments.file_name(self._acked.segment)))\n",
         new="",
         tests=(KILLED_AND_CUT,),
     ),
     Mutant(
         name="name-of-the-recovered-segment-not-synced",
-        file="stores/runlog.py",
+        file="stores/writer.py",
         old="            durable.sync_dir(self.path)  # its name too: the next segment must never be there without it\n",
         new="",
         tests=(KILLED_AND_CUT,),
     ),
     Mutant(
         name="artifact-not-synced",
-        file="durable/files.py",
+        file="durable/copies.py",
         old="            sync(fd)\n        finally:\n            os.close(fd)\n    for directory in directories:\n",
         new="            pass\n        finally:\n            os.close(fd)\n    for directory in directories:\n",
         tests=("tests/crash/test_power_cut.py::test_a_power_cut_leaves_no_claim_without_data",),
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         name="state-error-swallowed",
-        file="stores/runlog.py",
+        file="stores/writer.py",
         old="        except OSError as error:\n            self._move(error)\n",
         new="        except OSError:\n            self._pending.clear()\n",
         tests=(FAILING_ONCE,),
@@ -227,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         name="disk-full-blamed-on-the-step",
-        file="artifacts/workshop.py",
+        file="artifacts/worker.py",
         old="                    unkept=self._is_ours(error),\n",
         new="",
         tests=("tests/crash/test_unwritable.py::test_any_state_call_fails[errno-0]",),
@@ -278,7 +278,7 @@ MUTANTS = (
     # Found by others, who planted them first
     Mutant(
         name="restored-file-not-synced",
-        file="durable/files.py",
+        file="durable/copies.py",
         old="            os.fchmod(fd, mode or 0o644)\n            sync(fd)\n",
         new="            os.fchmod(fd, mode or 0o644)\n",
         tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_while_files_are_put_back",),
@@ -419,7 +419,7 @@ MUTANTS = (
     ),
     Mutant(
         name="copies-are-collected-beside-a-live-run",
-        file="artifacts/objects.py",
+        file="artifacts/content_store.py",
         old='"lock"), alone=True)',
         new='"lock"))',
         tests=("tests/crash/test_survivors.py::test_nothing_that_a_live_run_may_need_is_removed",),

@@ -285,12 +285,12 @@ def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerail.drive.SystemClock", _StillClock)
     monkeypatch.setattr("rerail.api.datetime", _StillDate)
     monkeypatch.setattr("rerail.stores.directory.datetime", _StillDate)
-    monkeypatch.setattr("rerail.executors.calls.time", _StillTime())
+    monkeypatch.setattr("rerail.executors.threads.time", _StillTime())
     monkeypatch.setitem(_life, "counter", itertools.count(1000))
     monkeypatch.setattr("rerail.stores.directory.os.urandom", lambda size: next(_life["counter"]).to_bytes(size, "big"))
     monkeypatch.setattr("rerail.durable._counter", durable._counter)  # to be as it was afterwards
     monkeypatch.setattr("rerail.durable.AppendFile.STEP", 4096)  # so that journals grow beyond it
-    monkeypatch.setattr("rerail.stores.runlog.RESERVE_BYTES", 0)
+    monkeypatch.setattr("rerail.stores.writer.RESERVE_BYTES", 0)
     monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", 1e9)
     monkeypatch.setattr("rerail.processes.end_marked", lambda _mark, **_more: 0)  # nothing here starts a process
     monkeypatch.setattr("rerail.stores.index.append", _append_row)

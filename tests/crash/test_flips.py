@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rerail.artifacts.objects import Objects
+from rerail.artifacts.content_store import Objects
 from rerail.cli.summaries import summaries
 from rerail.errors import StateError
 from rerail.stores.directory import DirectoryStore

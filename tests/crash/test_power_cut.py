@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rerail import api
-from rerail.artifacts.objects import Objects
+from rerail.artifacts.content_store import Objects
 from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.errors import RerailError
@@ -30,10 +30,10 @@ SETTING_UP = 26  # operations before the first step: each is another one; what f
 # What is only a cache, or tidiness, may be lost in a power cut: the journal makes up for it.
 CACHE_ONLY = {
     "rerail.stores.directory.DirectoryStore._prepare": ".gitignore is for git, not for us",
-    "rerail.stores.runlog.DirectoryRun.save_snapshot": "checkpoint.json is a cache of the journal",
-    "rerail.stores.runlog.DirectoryRun.settle_past": "history/ and logs/ are recreated",
+    "rerail.stores.writer.DirectoryRun.save_snapshot": "checkpoint.json is a cache of the journal",
+    "rerail.stores.writer.DirectoryRun.settle_past": "history/ and logs/ are recreated",
 }
-NEEDED_THERE = "rerail.stores.runlog.DirectoryRun.settle_past"  # has syncs of both kinds
+NEEDED_THERE = "rerail.stores.writer.DirectoryRun.settle_past"  # has syncs of both kinds
 
 
 def histories(memory: Path) -> list[Sequence[Op]]:
@@ -87,7 +87,7 @@ def test_every_sync_is_needed_or_named_as_cache_only(memory: Path, monkeypatch: 
 def test_a_power_cut_leaves_no_claim_without_data(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the journal says was produced is there, byte for byte, and so is the copy it says was kept."""
     root = fresh(memory)
-    monkeypatch.setattr("rerail.durable.files.clone", lambda *_: False)
+    monkeypatch.setattr("rerail.durable.copies.clone", lambda *_: False)
     ops = sealed(root)
 
     assert [op.path for op in ops if op.path.startswith("done ")] == ["done None one", "done None tree", "done None two"]

@@ -101,7 +101,7 @@ def needed(explorer: Callable[[], Explorer], root: Path, ops: Sequence[Op], site
 @pytest.mark.scenario("B4", "B12")
 def test_a_power_cut_while_files_are_put_back(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = fresh(memory)
-    monkeypatch.setattr("rerail.durable.files.clone", lambda *_: False)
+    monkeypatch.setattr("rerail.durable.copies.clone", lambda *_: False)
     store = DirectoryStore(str(root / "state"))
     start = api.StartRequest(pipeline_path=str(root / "p.yaml"), run_id="r", options=RunOptions(parallel=1))
     with FaultFS() as fs:

@@ -16,7 +16,7 @@ import pytest
 
 from rerail import durable
 from rerail.core.events import StepJudged
-from rerail.durable import files
+from rerail.durable import copies
 from rerail.errors import StateDamaged
 from rerail.stores import inbox
 from rerail.stores.directory import DirectoryStore
@@ -117,7 +117,7 @@ def test_a_lock_whose_file_was_replaced_in_the_meantime_is_none(tmp_path: Path, 
 def test_many_files_are_synced_by_their_file_systems_and_a_failure_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [str(tmp_path / f"f{number}") for number in range(files.MANY + 1)]
+    paths = [str(tmp_path / f"f{number}") for number in range(copies.MANY + 1)]
     for path in paths:
         Path(path).touch()
     asked: list[int] = []
@@ -128,12 +128,12 @@ def test_many_files_are_synced_by_their_file_systems_and_a_failure_is_one(
         ctypes.set_errno(errno.EIO)
         return answer
 
-    monkeypatch.setattr("rerail.durable.files._syncfs", lambda: syncfs)
-    files.sync_files(paths)
+    monkeypatch.setattr("rerail.durable.copies._syncfs", lambda: syncfs)
+    copies.sync_files(paths)
     assert asked == [tmp_path.stat().st_dev], "once for all of them"
     answer = -1
     with pytest.raises(OSError, match="Input/output error"):
-        files.sync_files(paths)
+        copies.sync_files(paths)
 
 
 @pytest.mark.scenario("E8")

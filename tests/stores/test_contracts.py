@@ -19,7 +19,7 @@ from rerail.executors.local import LocalExecutor
 from rerail.executors.spawn import spawn
 from rerail.ports import Ownership
 from rerail.stores.directory import DirectoryStore
-from rerail.stores.runlog import DirectoryRun
+from rerail.stores.writer import DirectoryRun
 from rerail.testing import ExecutorContract, SharedStoreContract
 
 Patch = pytest.MonkeyPatch

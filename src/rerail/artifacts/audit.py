@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from rerail.artifacts.content import Demand, Unstable, read
-from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Misplaced, Place, find, stamp_of, to_path, to_text
+from rerail.artifacts.content_store import Objects
+from rerail.artifacts.paths import Misplaced, Place, find, stamp_of, to_path, to_text
+from rerail.artifacts.reading import Demand, Unstable, read
 from rerail.artifacts.seal import (
     Flawed,
     Means,

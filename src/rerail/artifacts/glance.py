@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import stamp_of, to_path
+from rerail.artifacts.content_store import Objects
+from rerail.artifacts.paths import stamp_of, to_path
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.events import ArtifactRecord
 from rerail.walker import is_pattern

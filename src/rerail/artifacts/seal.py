@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import msgspec
 
-from rerail.artifacts.content import Cancelled, Demand, Reading, Unstable, read
-from rerail.artifacts.objects import Objects, manifest_bytes
-from rerail.artifacts.places import Found, Misplaced, Place, find, stamp_of, to_path, to_text
+from rerail.artifacts.content_store import Objects, manifest_bytes
+from rerail.artifacts.paths import Found, Misplaced, Place, find, stamp_of, to_path, to_text
+from rerail.artifacts.reading import Cancelled, Demand, Reading, Unstable, read
 from rerail.core.audit import Entry
 from rerail.core.events import ArtifactRecord, InputRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
-from rerail.durable import files as durable_files
+from rerail.durable import copies as durable_files
 from rerail.text import size_text
 
 WORKERS = min(8, (os.cpu_count() or 1) + 2)

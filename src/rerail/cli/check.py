@@ -18,7 +18,7 @@ from rerail.cli.output import say
 @click.argument("pipeline", type=click.Path())
 def check(pipeline: str) -> int:
     """Check a pipeline file: all that is wrong with it at once, with line and column."""
-    from rerail.artifacts.places import place_of
+    from rerail.artifacts.paths import place_of
 
     loaded, _ = api.load(pipeline)
     store = open_store(None, pipeline)

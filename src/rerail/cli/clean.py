@@ -86,7 +86,7 @@ def prune(
 
 def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
     """Remove copies of artifacts that no run refers to any more."""
-    from rerail.artifacts.objects import Objects
+    from rerail.artifacts.content_store import Objects
 
     objects = Objects(os.path.join(store.root, "objects"))
 

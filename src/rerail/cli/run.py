@@ -287,7 +287,7 @@ def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, ru
     """What the audit found, if there was anything to look at."""
     if not audit.flaws and not any(audit.intact.values()):
         return []
-    from rerail.artifacts.mend import describe
+    from rerail.artifacts.restore import describe
 
     return describe(audit, decisions, done, run_dir)
 

@@ -59,7 +59,7 @@ def _verified(store: DirectoryStore, run_id: str, *, files: bool) -> dict[str, A
 def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
     """What the completed steps of a run claim, and where that does not hold."""
     from rerail import api
-    from rerail.artifacts.objects import Objects
+    from rerail.artifacts.content_store import Objects
 
     try:
         ready = api.prepare(store, run_id, api.ResumeRequest(progress=Reading()), base_dir=base_dir(store)).shown
@@ -82,7 +82,7 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
 
 
 def _rotten(store: DirectoryStore) -> list[str]:
-    from rerail.artifacts.objects import Objects
+    from rerail.artifacts.content_store import Objects
 
     objects = Objects(os.path.join(store.root, "objects"))
     return [sha256 for sha256 in objects.all() if objects.rotten(sha256)]

@@ -23,11 +23,11 @@ import msgspec
 from rerail.core.masking import Mask
 from rerail.core.values import MAX_BYTES
 from rerail.executors import channels, outcomes
-from rerail.executors.calls import Calls, call
 from rerail.executors.orphans import Leftovers
 from rerail.executors.output import READ_BYTES, LogOrder, OutputLog
 from rerail.executors.pool import Pool
 from rerail.executors.spawn import Process, spawn, wait_for_end
+from rerail.executors.threads import Calls, call
 from rerail.executors.watchdog import Watchdogs
 from rerail.ports import Attempt, Outcome, ProcessWork, Work
 

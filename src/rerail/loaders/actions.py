@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from rerail.core.model import Action, Approve, Capture, Inner, Loop, Map, Python, Retry, Run, Source, Write
-from rerail.loaders.allowances import read_conditions
-from rerail.loaders.bodies import CONTROLLERS, refuse_options
+from rerail.loaders.budgets import read_conditions
+from rerail.loaders.composites import CONTROLLERS, refuse_options
 from rerail.loaders.fields import Fields, Problems, describe
 
 OPTIONS = tuple(

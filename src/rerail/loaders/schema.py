@@ -11,7 +11,7 @@ from typing import Any
 
 from rerail.loaders.actions import KINDS, OPTIONS
 from rerail.loaders.artifacts import FORMATS, KEYS, ONLY_MADE
-from rerail.loaders.bodies import LOOP_KEYS, MAP_KEYS
+from rerail.loaders.composites import LOOP_KEYS, MAP_KEYS
 from rerail.loaders.steps import DEFAULTABLE
 from rerail.loaders.yaml import TOP
 

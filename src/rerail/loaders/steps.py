@@ -23,9 +23,9 @@ from rerail.loaders.actions import (
     read_outputs,
     read_retry,
 )
-from rerail.loaders.allowances import read_budget, read_rate_limit
 from rerail.loaders.artifacts import read_artifacts
-from rerail.loaders.bodies import CONTROLLERS, loop_conditions, read_loop, read_map, reject_shared_commits
+from rerail.loaders.budgets import read_budget, read_rate_limit
+from rerail.loaders.composites import CONTROLLERS, loop_conditions, read_loop, read_map, reject_shared_commits
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems

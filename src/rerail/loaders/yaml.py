@@ -13,7 +13,7 @@ from rerail.core.model import CheckpointPolicy, Inner, Param, Pipeline, Step
 from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import PipelineInvalid
 from rerail.loaders import bundle
-from rerail.loaders.allowances import read_budget
+from rerail.loaders.budgets import read_budget
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
 from rerail.loaders.fields import Fields, Problems
 from rerail.loaders.steps import DEFAULTABLE, Around, StepReader

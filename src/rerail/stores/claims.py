@@ -17,7 +17,7 @@ import msgspec
 from rerail import durable
 from rerail.core.claims import Claim, first_meeting
 from rerail.core.state import RunState
-from rerail.durable.files import SharedLock
+from rerail.durable.copies import SharedLock
 from rerail.errors import RerailError, RunBusy, StateUnwritable
 from rerail.ports import Store
 

@@ -33,12 +33,12 @@ from rerail.errors import (
     StateUnwritable,
 )
 from rerail.ports import Ownership, Recording
-from rerail.stores import finding, leftovers, records, segments, snapshots
-from rerail.stores.leftovers import let_go
+from rerail.stores import finding, housekeeping, records, segments, snapshots
+from rerail.stores.housekeeping import let_go
 from rerail.stores.segments import Chain, Covered
 
 if TYPE_CHECKING:
-    from rerail.stores.runlog import DirectoryRun
+    from rerail.stores.writer import DirectoryRun
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_LABEL = 65536  # bytes of the lock file that say whose it is
@@ -84,13 +84,13 @@ class DirectoryStore:
             ) from error
 
     def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRun:
-        from rerail.stores.runlog import DirectoryRun
+        from rerail.stores.writer import DirectoryRun
 
         self._prepare()
         if os.path.lexists(path):
             raise FileExistsError(path)
         # Built under a name nobody lists and owned from birth, so that a run is there whole or not at all.
-        building = os.path.join(self._runs, f"{leftovers.NEW}{header.run_id}-{os.urandom(4).hex()}")
+        building = os.path.join(self._runs, f"{housekeeping.NEW}{header.run_id}-{os.urandom(4).hex()}")
         durable.new_dir(building)
         lock = None
         try:
@@ -114,8 +114,8 @@ class DirectoryStore:
     def _anchor(self, run: str = "") -> None:
         """Make the way to the runs durable: whoever created it may have died before doing so."""
         shared = [os.path.join(self.root, name) for name in ("runs", "objects", "claims")]
-        inside = [os.path.join(run, name) for name in ("", *leftovers.PARTS)] if run else []
-        leftovers.refuse_open_door(self.root, *shared, *inside)
+        inside = [os.path.join(run, name) for name in ("", *housekeeping.PARTS)] if run else []
+        housekeeping.refuse_open_door(self.root, *shared, *inside)
         with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it
             durable.sync_dir(os.path.dirname(self.root))
         durable.sync_dir(self.root)
@@ -128,16 +128,16 @@ class DirectoryStore:
         if not os.path.lexists(ignore):
             with contextlib.suppress(FileExistsError):
                 durable.write_new(ignore, b"*\n")
-        leftovers.tidy(self.root, self._runs)
+        housekeeping.tidy(self.root, self._runs)
 
     def own(self, run_id: str) -> DirectoryRun:
-        from rerail.stores.runlog import DirectoryRun
+        from rerail.stores.writer import DirectoryRun
 
         path = self._existing(run_id)
         lock = self._locked(run_id, path)
         try:
             lock.label(_label())  # first of all: whoever is turned away is told by whom
-            leftovers.refuse_links(path)
+            housekeeping.refuse_links(path)
             found = self._load(run_id)
             run = DirectoryRun(path, lock, found.recording, found.chain, found.snapshot_seq)
             self._anchor(path)
@@ -225,7 +225,7 @@ class DirectoryStore:
             data = durable.read_start(os.path.join(self.path(run_id), "lock"), _LONGEST_LABEL)
         except OSError:
             return False
-        return data.partition(b"\n")[2].strip() == leftovers.RELEASED
+        return data.partition(b"\n")[2].strip() == housekeeping.RELEASED
 
     def _beside_an_owner(self, run_id: str, read: Callable[[], _T]) -> _T:
         """Read while somebody may be writing: what looks wrong may be half-written, and is looked at again."""
@@ -262,7 +262,7 @@ class DirectoryStore:
             owner = _owner.decode(label)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Ownership(owner=None, alive=False)
-        alive = not more.startswith(leftovers.RELEASED) and processes.is_alive(owner)
+        alive = not more.startswith(housekeeping.RELEASED) and processes.is_alive(owner)
         if alive and processes.is_hidden(owner):  # in a container, say: only the lock can tell
             with contextlib.suppress(OSError):
                 alive = _is_locked(path)
@@ -303,13 +303,13 @@ class DirectoryStore:
         try:
             check()
             # Out of sight at once: half of a run would look like one that has hardly begun, and would be run again.
-            gone = os.path.join(self._runs, f"{leftovers.GONE}{run_id}-{os.urandom(4).hex()}")
+            gone = os.path.join(self._runs, f"{housekeeping.GONE}{run_id}-{os.urandom(4).hex()}")
             durable.move_file(path, gone)
             durable.remove_tree(gone)
         finally:
             lock.release()
         if not self._is_tidy:
-            leftovers.tidy(self.root, self._runs)
+            housekeeping.tidy(self.root, self._runs)
             self._is_tidy = True
 
     def is_driven(self, run_id: str) -> bool:

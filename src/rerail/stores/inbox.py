@@ -11,7 +11,7 @@ import msgspec
 from rerail import durable
 from rerail.core.events import StepJudged
 from rerail.errors import StateUnwritable
-from rerail.stores.leftovers import refuse_links
+from rerail.stores.housekeeping import refuse_links
 
 INBOX = "inbox"
 _ENDING = ".json"

@@ -25,11 +25,11 @@ from typing import Any, Literal, Self
 import msgspec
 
 from rerail import durable
-from rerail.durable import files
+from rerail.durable import copies
 
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _PLAIN = frozenset({"symlink", "chmod", "fchmod"})  # counted and failing like others, not in crash states
-_MODULES: tuple[Any, ...] = (durable, files)
+_MODULES: tuple[Any, ...] = (durable, copies)
 
 
 class SimulatedCrash(BaseException):
@@ -75,7 +75,7 @@ class FaultFS:
         for module in _MODULES:
             module.os = self
         durable._remove_tree = self.rmtree
-        files._remove_tree_at = self.rmtree_at
+        copies._remove_tree_at = self.rmtree_at
         return self
 
     def __exit__(
@@ -84,7 +84,7 @@ class FaultFS:
         for module in _MODULES:
             module.os = os
         durable._remove_tree = _REMOVE_TREE
-        files._remove_tree_at = _REMOVE_TREE_AT
+        copies._remove_tree_at = _REMOVE_TREE_AT
         if self.crashed:
             self._let_go()
         return kind is not None and issubclass(kind, SimulatedCrash)
@@ -275,7 +275,7 @@ class FaultFS:
 
 
 _REMOVE_TREE = durable._remove_tree
-_REMOVE_TREE_AT = files._remove_tree_at
+_REMOVE_TREE_AT = copies._remove_tree_at
 
 
 def crash_at(number: int, *, torn: bool = False) -> FaultFS:

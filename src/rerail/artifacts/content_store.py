@@ -14,8 +14,8 @@ import msgspec
 
 from rerail.core.audit import Entry
 from rerail.core.model import Artifact
+from rerail.durable import copies as durable_files
 from rerail.durable import create_file, make_dir, remove_file
-from rerail.durable import files as durable_files
 
 DEFAULT_KEEP = 256 << 20  # bytes of a file up to which it is kept without being asked for
 MOST = 20 << 30  # bytes of the whole store

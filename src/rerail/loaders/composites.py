@@ -11,7 +11,7 @@ import msgspec
 from rerail.core.expressions import jsonpath, placeholders
 from rerail.core.expressions.language import Known
 from rerail.core.model import Inner, Loop, Map, Source, Step
-from rerail.loaders.allowances import read_budget
+from rerail.loaders.budgets import read_budget
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems, describe

@@ -23,7 +23,7 @@ from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import Recording
 from rerail.stores import finding, journal, segments, snapshots
-from rerail.stores.leftovers import let_go
+from rerail.stores.housekeeping import let_go
 from rerail.stores.segments import Chain, Covered, Opening, SegmentEnd
 from rerail.version import VERSION
 

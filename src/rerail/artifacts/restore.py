@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import msgspec
 
 from rerail.artifacts.audit import declared_of
-from rerail.artifacts.content import Demand, Unstable, read
-from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Misplaced, Place, stamp_of, to_path
+from rerail.artifacts.content_store import Objects
+from rerail.artifacts.paths import Misplaced, Place, stamp_of, to_path
+from rerail.artifacts.reading import Demand, Unstable, read
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
@@ -20,7 +20,7 @@ from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, Step
 from rerail.core.planner import Decision, Plan
 from rerail.core.state import RunState, Unit, name
-from rerail.durable import files as durable_files
+from rerail.durable import copies as durable_files
 from rerail.errors import ArtifactUnreadable
 from rerail.walker import is_pattern
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from rerail.artifacts.places import stamp_of
+from rerail.artifacts.paths import stamp_of
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
-from rerail.durable import create_file, files
+from rerail.durable import copies, create_file
 
 MOST_PARSED = 64 << 20  # bytes of a file whose format is checked
 SMALL = 1 << 17
@@ -55,7 +55,7 @@ class Reading(msgspec.Struct, kw_only=True):
 
 def read(path: str, demand: Demand) -> Reading:
     """Read a regular file; raises OSError, Unstable, Cancelled."""
-    fd = files.open_regular(path)
+    fd = copies.open_regular(path)
     try:
         for _ in range(3):
             before = os.fstat(fd)
@@ -85,10 +85,10 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
     whole = b""
     if demand.staged and not small and not demand.mask:
         copy = create_file(demand.staged)
-    cloned = copy >= 0 and files.clone(fd, copy)
+    cloned = copy >= 0 and copies.clone(fd, copy)
     try:
         # Not further than it was long: a file that grows as fast as it is read would never end.
-        while size <= status.st_size and (chunk := os.read(fd, SMALL + 1 if small else files.CHUNK)):
+        while size <= status.st_size and (chunk := os.read(fd, SMALL + 1 if small else copies.CHUNK)):
             digest.update(chunk)
             size += len(chunk)
             search.feed(chunk)
@@ -120,9 +120,9 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
 def _copy(fd: int, demand: Demand) -> None:
     copy = create_file(demand.staged)
     try:
-        if not files.clone(fd, copy):
+        if not copies.clone(fd, copy):
             os.lseek(fd, 0, os.SEEK_SET)
-            while (chunk := os.read(fd, files.CHUNK)) and not _write(copy, chunk):
+            while (chunk := os.read(fd, copies.CHUNK)) and not _write(copy, chunk):
                 demand.progress(len(chunk))
     finally:
         os.close(copy)
@@ -131,7 +131,7 @@ def _copy(fd: int, demand: Demand) -> None:
 def _write(copy: int, data: bytes) -> bool:
     """Go on with a copy; whether it is lost. It is a convenience: a full disk there fails nobody's step."""
     try:
-        files.write_on(copy, data)
+        copies.write_on(copy, data)
     except OSError:
         return True
     return False
@@ -223,7 +223,7 @@ def _parsed(fd: int, demand: Demand, size: int) -> str:
         return f"is too large to be checked as {form} ({size} bytes, {MOST_PARSED} at most)"
     os.lseek(fd, 0, os.SEEK_SET)
     chunks = []
-    while chunk := os.read(fd, files.CHUNK):
+    while chunk := os.read(fd, copies.CHUNK):
         chunks.append(chunk)
     try:
         value = _PARSERS[form](b"".join(chunks))

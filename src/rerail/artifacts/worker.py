@@ -14,10 +14,10 @@ from datetime import datetime
 import msgspec
 
 from rerail.artifacts.audit import Auditor
-from rerail.artifacts.content import Cancelled
-from rerail.artifacts.mend import Mended, Mender
-from rerail.artifacts.objects import Objects
-from rerail.artifacts.places import Place
+from rerail.artifacts.content_store import Objects
+from rerail.artifacts.paths import Place
+from rerail.artifacts.reading import Cancelled
+from rerail.artifacts.restore import Mended, Mender
 from rerail.artifacts.seal import Flawed, Means, examine, seal
 from rerail.core.audit import Flaw
 from rerail.core.events import ArtifactRecord
