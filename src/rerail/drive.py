@@ -14,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from rerail import processes
+from rerail.adapters import git, item_sources, regex
+from rerail.adapters.clock import SystemClock
 from rerail.artifacts import paths
 from rerail.artifacts.content_store import objects_of
 from rerail.artifacts.worker import Contested, LocalWorkshop
@@ -23,16 +25,13 @@ from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.planner import Changes, Plan
 from rerail.core.state import RunState, Unit, name
-from rerail.engine.clock import SystemClock
 from rerail.engine.hanging import HangWatch
 from rerail.engine.job import Ask, End, Job, Tools, attempt_name
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
-from rerail.executors import git, patterns
 from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
-from rerail.kinds import sources
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunLog
 from rerail.remains import invocation_of, mark_of
@@ -191,7 +190,7 @@ def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, c
         head=git.head,
         work_tree=git.work_tree,
         uncommitted=git.uncommitted,
-        find=patterns.found,
-        source=lambda source, scope: sources.read(source, scope, place.work_dir, lambda: bool(signals.received)),
+        find=regex.found,
+        source=lambda source, scope: item_sources.read(source, scope, place.work_dir, lambda: bool(signals.received)),
         ask=place.ask,
     )

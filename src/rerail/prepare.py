@@ -207,13 +207,13 @@ def _relisted(store: Store, recording: Recording, pipeline: Pipeline, place: Pla
             continue
         if unit.status in ("completed", "skipped") and unit.fingerprint == fingerprint(step, pipeline.env):
             continue
+        from rerail.adapters import item_sources
         from rerail.core import item_list as lists
-        from rerail.kinds import sources
 
         old = lists.recorded(store.find(header.run_id, lists.TAGS, step.id), (step.id, None))
         scope = scope_of(recording, store.directory(header.run_id))
         with contextlib.suppress(lists.ListingError):
-            new = lists.listing(sources.read(action.over, scope, place.work_dir), action, scope)
+            new = lists.listing(item_sources.read(action.over, scope, place.work_dir), action, scope)
             if old is not None and old.digest != new.digest:
                 found[step.id] = lists.compared(old, unit.items.marks, new).words
     return found

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerail import walker
+from rerail.adapters import item_sources
 from rerail.core.expressions.language import Scope
 from rerail.core.item_list import ListingError
 from rerail.core.model import Source
-from rerail.kinds import sources
 from tests.conftest import Project
 
 NOTHING = Scope(params={}, steps={}, run={}, env={})
@@ -53,7 +53,7 @@ def test_where_there_are_no_links_a_pattern_means_what_python_takes_it_for(
             continue
     for pattern in [*PATTERNS, f"{root}/**/a"]:  # none that ends with `a/**`, which Python takes for `a/` too
         wanted = sorted({path for path in glob.glob(pattern, root_dir=root, recursive=True) if path})
-        found = sources.read(Source(kind="glob", value=pattern), NOTHING, str(root))
+        found = item_sources.read(Source(kind="glob", value=pattern), NOTHING, str(root))
         assert found == wanted, pattern
 
 
@@ -112,7 +112,7 @@ def test_a_link_that_is_named_or_matched_by_name_is_followed(tmp_path: Path) -> 
     farm(tmp_path)
 
     def paths(pattern: str) -> list[str]:
-        found: list[str] = sources.read(Source(kind="glob", value=pattern), NOTHING, str(tmp_path))
+        found: list[str] = item_sources.read(Source(kind="glob", value=pattern), NOTHING, str(tmp_path))
         return found
 
     assert paths("t/a/up0/a/*.txt") == ["t/a/up0/a/z.txt"]
@@ -142,8 +142,8 @@ def test_what_nobody_can_have_meant_is_refused(tmp_path: Path, monkeypatch: pyte
         (tmp_path / f"f{number}").touch()
     monkeypatch.setattr(walker, "MOST_ENTRIES", 99)
     with pytest.raises(ListingError, match="more than 99 files and directories to look at"):
-        sources.read(Source(kind="glob", value="nothing*"), NOTHING, str(tmp_path))
+        item_sources.read(Source(kind="glob", value="nothing*"), NOTHING, str(tmp_path))
     monkeypatch.setattr(walker, "MOST_ENTRIES", 100)
-    monkeypatch.setattr(sources, "MOST_ITEMS", 99)
+    monkeypatch.setattr(item_sources, "MOST_ITEMS", 99)
     with pytest.raises(ListingError, match=r"more than 99 paths match \*"):
-        sources.read(Source(kind="glob", value="*"), NOTHING, str(tmp_path))
+        item_sources.read(Source(kind="glob", value="*"), NOTHING, str(tmp_path))

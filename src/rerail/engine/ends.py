@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container
 from datetime import timedelta
 
+from rerail.adapters.clock import LocalZone
 from rerail.core import events as ev
 from rerail.core.model import Approve
 from rerail.core.retry import Circumstances, RetryDecision, decide
 from rerail.engine.attempts import failure_of, symptoms_of
-from rerail.engine.clock import LocalZone
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.holds import Holds

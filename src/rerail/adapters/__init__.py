@@ -1,0 +1,1 @@
+"""Small adapters to the world outside: the clock, git, bounded regular expressions, sources of the items of a map."""
