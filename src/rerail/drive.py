@@ -15,7 +15,7 @@ import msgspec
 
 from rerail import processes
 from rerail.adapters import git, item_sources, regex
-from rerail.adapters.clock import SystemClock
+from rerail.adapters.clock import LocalZone, SystemClock
 from rerail.artifacts import paths
 from rerail.artifacts.content_store import objects_of
 from rerail.artifacts.worker import Contested, LocalWorkshop
@@ -25,11 +25,11 @@ from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.planner import Changes, Plan
 from rerail.core.state import RunState, Unit, name
-from rerail.engine.hanging import HangWatch
-from rerail.engine.job import Ask, End, Job, Tools, attempt_name
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
+from rerail.engine.spec import Ask, End, Job, Tools, attempt_name
+from rerail.engine.stall_monitor import HangWatch
 from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
@@ -185,6 +185,7 @@ def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, c
         workshop=workshop,
         kinds=builtin_kinds(place.functions),
         clock=clock,
+        zone=LocalZone(),
         dice=random.random,
         signals=signals,
         head=git.head,

@@ -91,7 +91,7 @@ def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, 
     if not inflight.under_way(recording.state):
         return {}
     mark = mark or mark_in(store, recording.header.run_id)
-    from rerail.engine.job import attempt_name
+    from rerail.engine.spec import attempt_name
     from rerail.executors.channels import Remains
 
     remains = Remains(mark, invocation_of(recording.header, recording.state.life_at))

@@ -17,7 +17,7 @@ from rerail.core.model import RateLimit, Retry, Run, Step
 from rerail.core.rate_limits import refused
 from rerail.core.retry import MOST_LONG_REFUSALS, MOST_REFUSALS, Circumstances, Symptoms, decide
 from rerail.core.retry_after import MOST_AHEAD, told_until
-from rerail.engine.gates import Gate
+from rerail.engine.throttle import Gate
 
 NOW = datetime(2026, 11, 16, 11, 30, tzinfo=UTC)
 

@@ -479,7 +479,7 @@ def power_cut(order: dict[str, Any]) -> dict[str, Any]:
 
 def hanging(order: dict[str, Any]) -> dict[str, Any]:
     """The disk stops answering; once that is said, somebody presses Ctrl-C until the process leaves."""
-    import rerail.engine.hanging as watch
+    import rerail.engine.stall_monitor as watch
 
     place = Place("", CHAIN)
     watch.SLOW_SECONDS, watch.CHECK_SECONDS = 1.1, 0.05

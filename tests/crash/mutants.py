@@ -242,7 +242,7 @@ MUTANTS = (
     ),
     Mutant(
         name="budgets-of-steps-forget-earlier-lives",
-        file="engine/holds.py",
+        file="engine/admission.py",
         old="        self.allowances.restore()\n",
         new="",
         tests=("tests/engine/test_budgets.py::test_an_item_has_a_budget_and_does_not_hold_the_others_up",),
@@ -256,14 +256,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a-quota-is-forgotten-by-the-next-life",
-        file="engine/holds.py",
+        file="engine/admission.py",
         old="                if left > 0:\n                    if not gate",
         new="                if left > 1e9:\n                    if not gate",
         tests=("tests/engine/test_waiting.py::test_a_clock_that_was_set_back_makes_no_wait_longer",),
     ),
     Mutant(
         name="an-old-letter-overrules-a-newer-answer",
-        file="engine/holds.py",
+        file="engine/admission.py",
         old="            if _is_news(said, known) and known.status",
         new="            if known.status",
         tests=("tests/engine/test_waiting.py::test_the_last_word_counts_however_it_arrived",),
@@ -338,7 +338,7 @@ MUTANTS = (
         old="        masked = mask.struct(event)\n",
         new="        masked = event\n",
         tests=("tests/engine/test_planted_secrets.py::test_sealing_refuses_a_name_that_holds_a_secret",),
-        also=(("engine/ends.py", "desk.job.mask.struct(outcome)", "outcome"),),
+        also=(("engine/completion.py", "desk.job.mask.struct(outcome)", "outcome"),),
     ),
     Mutant(
         name="sealing-takes-any-name",

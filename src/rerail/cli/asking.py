@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 from rerail.cli.output import STDERR, say_raw
 from rerail.cli.terminal import Look
-from rerail.engine.job import Answer, Ask
+from rerail.engine.spec import Answer, Ask
 from rerail.text import one_line
 
 STDIN = 0

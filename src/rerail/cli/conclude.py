@@ -13,7 +13,7 @@ from rerail.cli.story import say_dead_letters, say_failure, say_other_failures, 
 from rerail.cli.terminal import look_of
 from rerail.core.money import COST
 from rerail.core.state import RunState
-from rerail.engine.job import End
+from rerail.engine.spec import End
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPaused
 from rerail.stores.directory import DirectoryStore
 

@@ -11,7 +11,7 @@ from rerail import durable
 from rerail.cli.board import Glimpse
 from rerail.core.money import COST
 from rerail.core.state import RunState, Unit
-from rerail.engine.job import attempt_name
+from rerail.engine.spec import attempt_name
 from rerail.executors import channels
 from rerail.text import one_line, without_escapes
 

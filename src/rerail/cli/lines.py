@@ -14,7 +14,7 @@ from rerail.cli.terminal import STYLES, Look
 from rerail.core import events as ev
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.state import RunState
-from rerail.engine.job import attempt_name
+from rerail.engine.spec import attempt_name
 
 PROGRESS_SECONDS = 10.0  # between two lines about a map
 GROUP_BYTES = 64 * 1024  # of a step's output, in a group

@@ -37,7 +37,7 @@ from rerail.core.params import resolve
 from rerail.core.planner import Changes, Plan, plan, up_to
 from rerail.core.planner import Wishes as Wanted
 from rerail.core.state import RunState, Unit
-from rerail.engine.job import Ask
+from rerail.engine.spec import Ask
 from rerail.errors import RunNotFound, UsageError
 from rerail.loaders.fields import parse_duration
 from rerail.ports import Recording

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rerail.core import events as ev
 from rerail.core.state import Unit
 from rerail.engine.desk import Desk
-from rerail.engine.job import attempt_name
-from rerail.engine.tasks import Task
+from rerail.engine.ready_queue import Task
+from rerail.engine.spec import attempt_name
 from rerail.ports import Outcome
 
 YOUNG = 1.0  # seconds: of what has just begun there is nothing to say

@@ -13,9 +13,9 @@ import msgspec
 
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.state import Unit
-from rerail.engine.attempts import directory_of
 from rerail.engine.desk import Desk
-from rerail.engine.tasks import Task
+from rerail.engine.launch import directory_of
+from rerail.engine.ready_queue import Task
 from rerail.ports import Outcome
 
 

@@ -7,12 +7,12 @@ from typing import Protocol
 from rerail.core.fingerprint import fingerprint
 from rerail.core.model import Inner, Step
 from rerail.core.state import Unit
-from rerail.engine.attempts import View
 from rerail.engine.frame import Body
-from rerail.engine.job import Job, Tools
-from rerail.engine.past import Past
+from rerail.engine.launch import View
+from rerail.engine.ready_queue import Task, Turns
 from rerail.engine.recorder import Recorder
-from rerail.engine.tasks import Task, Turns
+from rerail.engine.recovery import Past
+from rerail.engine.spec import Job, Tools
 from rerail.ports import Outcome
 
 

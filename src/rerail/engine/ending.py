@@ -6,11 +6,11 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
+from rerail.engine.admission import Held
 from rerail.engine.frame import Frame
-from rerail.engine.holds import Held
-from rerail.engine.job import End, Job
 from rerail.engine.recorder import Recorder
-from rerail.engine.stopping import Stop
+from rerail.engine.shutdown import Stop
+from rerail.engine.spec import End, Job
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock
 

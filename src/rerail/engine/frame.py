@@ -15,7 +15,7 @@ from rerail.core.graph import Ancestors, Frontier, dependants
 from rerail.core.making import lineage_of, stale
 from rerail.core.model import Step
 from rerail.core.state import RunState, Unit, UnitState, name
-from rerail.engine.tasks import Task, Turns
+from rerail.engine.ready_queue import Task, Turns
 
 
 class Body:

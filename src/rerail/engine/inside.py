@@ -6,11 +6,11 @@ from rerail.core.expressions.language import ExpressionError
 from rerail.core.making import has_failed
 from rerail.core.model import Inner, Loop, every_step
 from rerail.core.state import Unit, UnitState
-from rerail.engine.controllers import Controller, InnerRun
+from rerail.engine.controllers.base import Controller, InnerRun
+from rerail.engine.controllers.loop import LoopRun
+from rerail.engine.controllers.map import MapRun
 from rerail.engine.desk import Desk
-from rerail.engine.fanout import MapRun
-from rerail.engine.loops import LoopRun
-from rerail.engine.tasks import Task
+from rerail.engine.ready_queue import Task
 from rerail.ports import Outcome
 
 

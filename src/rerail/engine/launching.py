@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.model import Approve
-from rerail.engine.attempts import attempt_of, judged, unstartable, with_checks
 from rerail.engine.desk import Desk
-from rerail.engine.files import StepFiles
-from rerail.engine.tasks import Task
+from rerail.engine.launch import attempt_of, judged, unstartable, with_checks
+from rerail.engine.ready_queue import Task
+from rerail.engine.step_files import StepFiles
 from rerail.ports import Outcome
 
 

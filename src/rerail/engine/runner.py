@@ -16,21 +16,21 @@ from rerail.core import events as ev
 from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.engine.admission import Holds
 from rerail.engine.autosave import save_cost, save_progress
 from rerail.engine.commits import Commits
+from rerail.engine.completion import Ends
+from rerail.engine.controllers.results import put_back
 from rerail.engine.desk import Desk
 from rerail.engine.ending import ending_of, finish
-from rerail.engine.ends import Ends
-from rerail.engine.files import StepFiles
 from rerail.engine.frame import Body, Frame
-from rerail.engine.holds import Holds
 from rerail.engine.inside import Inside
-from rerail.engine.job import STOP_GRACE, End, Job, Tools
 from rerail.engine.launching import Launching
+from rerail.engine.ready_queue import Task, Turns
 from rerail.engine.recorder import Recorder
-from rerail.engine.results import put_back
-from rerail.engine.stopping import Stopping
-from rerail.engine.tasks import Task, Turns
+from rerail.engine.shutdown import Stopping
+from rerail.engine.spec import STOP_GRACE, End, Job, Tools
+from rerail.engine.step_files import StepFiles
 from rerail.errors import StateUnwritable
 from rerail.ports import Looked, Outcome
 

@@ -23,9 +23,9 @@ from rerail.engine.allowances import Allowances
 from rerail.engine.autosave import Running
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
-from rerail.engine.gates import Gate
-from rerail.engine.job import STOP_GRACE, Ask
-from rerail.engine.tasks import Task
+from rerail.engine.ready_queue import Task
+from rerail.engine.spec import STOP_GRACE, Ask
+from rerail.engine.throttle import Gate
 from rerail.ports import Outcome
 
 SHOWN = 3  # parked units that a message names

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Container
 from datetime import timedelta
 
-from rerail.adapters.clock import LocalZone
 from rerail.core import events as ev
 from rerail.core.model import Approve
 from rerail.core.retry import Circumstances, RetryDecision, decide
-from rerail.engine.attempts import failure_of, symptoms_of
+from rerail.engine.admission import Holds
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
-from rerail.engine.holds import Holds
-from rerail.engine.tasks import Task
+from rerail.engine.launch import failure_of, symptoms_of
+from rerail.engine.ready_queue import Task
 from rerail.ports import Outcome
 
 
@@ -118,7 +117,7 @@ class Ends:
         around = Circumstances(
             failures=known.failures + 1,
             refusals=self._holds.refusals(task, known),
-            at=desk.clock.now().astimezone(LocalZone()),
+            at=desk.clock.now().astimezone(desk.tools.zone),
             dice=desk.tools.dice(),
             over_budget=self._holds.allowances.why_not(task.unit).why,
             attempts=known.attempts,

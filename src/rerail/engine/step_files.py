@@ -12,7 +12,7 @@ from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.render import filled
 from rerail.core.run_state import name
 from rerail.core.state import Unit, UnitState
-from rerail.engine.tasks import Task
+from rerail.engine.ready_queue import Task
 from rerail.ports import Looked, Outcome, Workshop
 
 

@@ -9,9 +9,9 @@ import msgspec
 
 from rerail.core.events import PauseCause
 from rerail.core.state import Unit
+from rerail.engine.budgets import Purse
 from rerail.engine.desk import Desk
-from rerail.engine.job import STOP_GRACE, Job, Tools
-from rerail.engine.purse import Purse
+from rerail.engine.spec import STOP_GRACE, Job, Tools
 
 
 class Stop(msgspec.Struct, frozen=True):

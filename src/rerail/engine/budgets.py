@@ -12,7 +12,7 @@ from rerail.core.model import Budget, RunOptions
 from rerail.core.money import Spent
 from rerail.core.state import Unit
 from rerail.engine.desk import Desk
-from rerail.engine.job import Job
+from rerail.engine.spec import Job
 from rerail.ports import Clock
 
 

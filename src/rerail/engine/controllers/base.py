@@ -21,10 +21,10 @@ from rerail.core.model import Inner
 from rerail.core.params import resolve
 from rerail.core.state import Unit, name
 from rerail.core.values import Usage
-from rerail.engine.attempts import declared_env
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
-from rerail.engine.tasks import Task
+from rerail.engine.launch import declared_env
+from rerail.engine.ready_queue import Task
 from rerail.ports import Outcome
 
 

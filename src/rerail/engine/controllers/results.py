@@ -13,8 +13,8 @@ from rerail.core import events as ev
 from rerail.core import item_list as lists
 from rerail.core.items import COMPLETED, Items
 from rerail.core.state import RunState, Unit, name
-from rerail.engine.job import unit_name
 from rerail.engine.recorder import Recorder
+from rerail.engine.spec import unit_name
 
 TAGS = ("step-completed", "step-marked")
 

@@ -17,8 +17,8 @@ from rerail.core.items import around
 from rerail.core.model import Call, Run, Step
 from rerail.core.retry import Symptoms, patterns
 from rerail.core.state import RunState, Unit
-from rerail.engine.job import Find, Job, attempt_name
-from rerail.engine.tasks import Home, Task
+from rerail.engine.ready_queue import Home, Task
+from rerail.engine.spec import Find, Job, attempt_name
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
 MOST_MESSAGE = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any, Literal
 
 import msgspec
@@ -81,6 +81,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     workshop: Workshop
     kinds: Mapping[type, Kind]
     clock: Clock
+    zone: tzinfo  # in which services tell times of day
     dice: Callable[[], float]  # uniform in [0, 1)
     signals: Signals
     head: Callable[[str], str]  # the commit a directory is at

@@ -13,10 +13,10 @@ from rerail.core.items import joined
 from rerail.core.model import Loop
 from rerail.core.progress import is_better, watched
 from rerail.core.retry import remaining
-from rerail.engine.controllers import Controller
+from rerail.engine.controllers.base import Controller
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
-from rerail.engine.tasks import Task
+from rerail.engine.ready_queue import Task
 
 _TELLING = ("step-completed", "step-failed", "step-invalidated")  # what tells how a loop got on
 

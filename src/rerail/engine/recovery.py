@@ -19,9 +19,9 @@ from rerail.core.plan import Decision, Wishes
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.frame import Frame
-from rerail.engine.job import Job, attempt_name
+from rerail.engine.ready_queue import Task, Turns
 from rerail.engine.recorder import Recorder
-from rerail.engine.tasks import Task, Turns
+from rerail.engine.spec import Job, attempt_name
 from rerail.ports import Clock
 
 
