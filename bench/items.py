@@ -41,7 +41,8 @@ def store_and_pipeline(place: Path, count: int) -> tuple[Any, Any, Any]:
 
 def measure(place: Path, count: int) -> dict[str, float]:
     """One size: a run whose last item fails, then its resume."""
-    from rerail import api, drive  # noqa: F401 - imported before the clock starts, as a long-lived process has them
+    from rerail import api
+    from rerail.app import wiring  # noqa: F401 - imported before the clock starts, as a long-lived process has them
 
     store, pipeline, request = store_and_pipeline(place, count)
     last = f"item-{count - 1:06d}"

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-import rerail.drive
+import rerail.app.wiring
+from rerail.app.traces import mark_in
 from rerail.errors import RerailError
 from rerail.executors import channels
-from rerail.remains import mark_in
 from rerail.stores.directory import DirectoryStore
 from tests import plan_oracle
 from tests.crash import figures
@@ -184,7 +184,7 @@ os.environ[plan_oracle.FILE] = str(_violations)
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(Path(__file__).parent / "preload"), os.environ.get("PYTHONPATH")))
 )
-rerail.drive.drive = plan_oracle.watched(rerail.drive.drive)
+rerail.app.wiring.drive = plan_oracle.watched(rerail.app.wiring.drive)
 
 
 @pytest.fixture(autouse=True)

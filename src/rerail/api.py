@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rerail.core.events import RunResumed, RunStarted
-from rerail.core.model import Pipeline, RunHeader, RunOptions
-from rerail.core.planner import Wishes, plan
-from rerail.core.state import RunState
-from rerail.mending import mend, mending_events, relied_on
-from rerail.ports import Reporter, RunLog, Store
-from rerail.prepare import (
+from rerail.app.planning import (
     Prepared,
     ResumeRequest,
     StartRequest,
@@ -38,7 +32,13 @@ from rerail.prepare import (
     refuse_secrets,
     started,
 )
-from rerail.remains import end_processes, ended_words, hiding, mark_of, present_secrets
+from rerail.app.restore import mend, mending_events, relied_on
+from rerail.app.traces import end_processes, ended_words, hiding, mark_of, present_secrets
+from rerail.core.events import RunResumed, RunStarted
+from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.planner import Wishes, plan
+from rerail.core.state import RunState
+from rerail.ports import Reporter, RunLog, Store
 
 if TYPE_CHECKING:
     from rerail.stores.claims import Claims
@@ -89,8 +89,8 @@ def start_pipeline(
 ) -> Result:
     """Start a run of a pipeline that is already loaded."""
     now = datetime.now(UTC)
+    from rerail.app.wiring import Place, drive
     from rerail.artifacts.paths import place_of
-    from rerail.drive import Place, drive
 
     mask = mask_of(pipeline, request.options)
     refuse_secret_pipeline(mask, pipeline, text, request.pipeline_path)
@@ -140,7 +140,7 @@ def resume(
     teller: Teller | None = None,
 ) -> Result | None:
     """Take a run over and drive it on; None if it is completed and all it claims stands."""
-    from rerail.drive import Place, drive
+    from rerail.app.wiring import Place, drive
 
     request, teller = request or ResumeRequest(), teller or Teller()
     log = store.own(run_id)

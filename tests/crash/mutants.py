@@ -370,7 +370,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a-step-that-still-runs-is-marked",
-        file="people.py",
+        file="app/interventions.py",
         old="        end_processes(log)\n        yield log\n",
         new="        yield log\n",
         tests=("tests/crash/test_watchdogs.py::test_a_step_that_still_runs_is_ended_before_it_is_marked",),

@@ -282,7 +282,7 @@ def _append_row(root: str, run_dir: str, segment: int, summary: object) -> None:
 @pytest.fixture
 def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run gives the same bytes: no time passes, names are not random, there is a snapshot at every boundary."""
-    monkeypatch.setattr("rerail.drive.SystemClock", _StillClock)
+    monkeypatch.setattr("rerail.app.wiring.SystemClock", _StillClock)
     monkeypatch.setattr("rerail.api.datetime", _StillDate)
     monkeypatch.setattr("rerail.stores.directory.datetime", _StillDate)
     monkeypatch.setattr("rerail.executors.threads.time", _StillTime())

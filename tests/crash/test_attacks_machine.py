@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from rerail.app.traces import mark_in
 from rerail.cli.main import main as rerail_main
 from rerail.executors import channels
-from rerail.remains import mark_in
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.engine.test_runs import note, pipeline, step

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from rerail import api, processes
+from rerail.app.planning import checkpoint
 from rerail.core import events as ev
 from rerail.core.state import fold
-from rerail.prepare import checkpoint
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.wrong_clock import SetClock

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from rerail.app.traces import mark_in
 from rerail.core.events import StepJudged
 from rerail.executors import channels
-from rerail.remains import mark_in
 from rerail.stores import inbox
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project, eventually

@@ -5,7 +5,7 @@ import importlib.machinery
 import os
 import sys
 
-ENGINE = "rerail.drive"
+ENGINE = "rerail.app.wiring"
 
 
 class _Watching(importlib.abc.MetaPathFinder):

@@ -8,14 +8,15 @@ import time
 
 import click
 
-from rerail import api, people, processes
+from rerail import api, processes
+from rerail.app import interventions
+from rerail.app.traces import end_processes, ended_words, mark_in
 from rerail.cli.asking import who
 from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.output import say
 from rerail.core.state import name
 from rerail.errors import UsageError
 from rerail.ports import Store
-from rerail.remains import end_processes, ended_words, mark_in
 
 
 @click.command(epilog="Example: rerail mark last deploy completed")
@@ -37,7 +38,7 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
             f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
         )
     units = {name(unit): unit for unit in recording.state.units}
-    people.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=base_dir(store))
+    interventions.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=base_dir(store))
     say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 

@@ -172,8 +172,8 @@ def _delete(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> bo
 def _remove(store: DirectoryStore, run_id: str, check: Callable[[], None] = lambda: None) -> None:
     """Delete a run, then what its last attempts left in memory, and those of them that still run."""
     from rerail import processes
+    from rerail.app.traces import mark_in
     from rerail.executors import channels
-    from rerail.remains import mark_in
 
     mark = mark_in(store, run_id)
     store.delete(run_id, check)

@@ -98,7 +98,7 @@ def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[Entry]:
     before = given_up(found, recording.state, like) if repaired else []
     if store.ownership(run_id).alive:
         return [*before, *found]
-    from rerail.remains import seen_last
+    from rerail.app.traces import seen_last
 
     return [*before, *cut_off(found, recording.state, seen_last(store, recording), like)]
 

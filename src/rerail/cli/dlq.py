@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from rerail import people
+from rerail.app import interventions
 from rerail.cli.durations import age
 from rerail.cli.options import base_dir, find_run, json_option, open_store, reach, run_argument, store_option
 from rerail.cli.output import printable, say
@@ -183,7 +183,7 @@ def drop(run_name: str, items: tuple[str, ...], step: str, error: str, yes: bool
         raise UsageError(
             f"which of the {len(units)} items? None was named", hint=f"rerail dlq drop {run_id} ITEM, or with --yes all"
         )
-    people.drop_items(store, run_id, units, _who())
+    interventions.drop_items(store, run_id, units, _who())
     say(
         f"rerail: dropped {len(units)} item{'' if len(units) == 1 else 's'}\n  next: rerail resume {run_id}{reach(store)}"
     )
@@ -208,7 +208,7 @@ def edit(run_name: str, item: str, value: str | None, store_url: str | None) -> 
         new = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise UsageError(f"the new value is not JSON: {error}; nothing was changed", hint="--value JSON") from None
-    people.edit_item(store, run_id, (one.step, one.item), new, _who(), base_dir=base_dir(store))
+    interventions.edit_item(store, run_id, (one.step, one.item), new, _who(), base_dir=base_dir(store))
     say(f"rerail: {name((one.step, one.item))} was changed\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 

@@ -57,7 +57,7 @@ def fork(
 
     Both work in the same directory: what the new run makes takes the place of what RUN had made, whose record stays.
     """
-    from rerail.forking import create_fork, plan_fork
+    from rerail.app.fork import create_fork, plan_fork
 
     wanted = Wishes(**wishes)
     if not wanted.start:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rerail import people
+from rerail.app import interventions
 from rerail.cli.asking import who
 from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.output import say
@@ -34,8 +34,8 @@ def reject(run_name: str, step: str, reason: str, store_url: str | None) -> int:
 def _judge(run_name: str, step: str, reason: str, store_url: str | None, *, approved: bool) -> int:
     store = open_store(store_url)
     run_id = find_run(store, run_name)
-    verdict = people.Verdict(approved=approved, by=who(), reason=reason)
-    unit, live = people.judge(store, run_id, step, verdict, base_dir=base_dir(store))
+    verdict = interventions.Verdict(approved=approved, by=who(), reason=reason)
+    unit, live = interventions.judge(store, run_id, step, verdict, base_dir=base_dir(store))
     done = f"rerail: {name(unit)} is {'approved' if approved else 'rejected'} by {verdict.by}"
     say(
         f"{done}; the process that drives run {run_id} goes on"

@@ -160,7 +160,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
     if not ownership.alive and any(unit.status == "running" for unit in recording.state.units.values()):
-        from rerail.remains import seen_last
+        from rerail.app.traces import seen_last
 
         for unit, far in seen_last(store, recording).items():
             recording.state.units[unit].so_far = far

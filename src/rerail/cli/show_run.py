@@ -24,9 +24,9 @@ class Shown:
         self._lines: LineReporter | None = None
         self.reporters: list[Reporter] = [JsonReporter(alone=quiet)] if as_json else []
         if look.live and not (quiet or verbose or as_json):
+            from rerail.app.traces import mark_in
             from rerail.cli.glimpses import Glimpses
             from rerail.cli.live import LiveView
-            from rerail.remains import mark_in
 
             self._view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look)
             self.reporters.append(self._view)

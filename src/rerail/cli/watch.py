@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import click
 
+from rerail.app.traces import mark_in
 from rerail.cli.durations import clock
 from rerail.cli.glimpses import Glimpses
 from rerail.cli.options import base_dir, find_run, open_store, run_argument, store_option
@@ -17,7 +18,6 @@ from rerail.cli.sentences import sentence
 from rerail.cli.terminal import look_of
 from rerail.core.state import RunState, shown_status
 from rerail.ports import Recording
-from rerail.remains import mark_in
 from rerail.stores.directory import DirectoryStore
 
 POLL_SECONDS = 0.1

@@ -16,6 +16,7 @@ import msgspec
 from rerail import processes
 from rerail.adapters import git, item_sources, regex
 from rerail.adapters.clock import LocalZone, SystemClock
+from rerail.app.traces import invocation_of, mark_of
 from rerail.artifacts import paths
 from rerail.artifacts.content_store import objects_of
 from rerail.artifacts.worker import Contested, LocalWorkshop
@@ -34,7 +35,6 @@ from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunLog
-from rerail.remains import invocation_of, mark_of
 from rerail.stores.inbox import Inbox
 
 

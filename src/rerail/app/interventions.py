@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from rerail.app.planning import ResumeRequest, checkpoint, mask_of, plan_on
+from rerail.app.restore import sealed_now
+from rerail.app.traces import end_processes, mark_of, secrets_of, seen_last
 from rerail.core import item_list as lists
 from rerail.core.compaction import is_past_iteration
 from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepJudged, StepMarked
@@ -16,10 +19,7 @@ from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name
 from rerail.errors import RunBusy, UsageError
-from rerail.mending import sealed_now
 from rerail.ports import RunLog, Store
-from rerail.prepare import ResumeRequest, checkpoint, mask_of, plan_on
-from rerail.remains import end_processes, mark_of, secrets_of, seen_last
 from rerail.stores import inbox
 
 MOST_REASON = 10_000  # characters

@@ -10,17 +10,7 @@ from typing import Any
 import msgspec
 
 from rerail import durable
-from rerail.core.checkpoint import checkpoint_of
-from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
-from rerail.core.graph import downstream, topological
-from rerail.core.inside import units_inside
-from rerail.core.model import Pipeline, Step
-from rerail.core.planner import Wishes, plan
-from rerail.core.references import EVERYTHING, references
-from rerail.core.state import UnitState, fold
-from rerail.mending import relied_on
-from rerail.ports import Recording, RunLog, Store
-from rerail.prepare import (
+from rerail.app.planning import (
     Prepared,
     ResumeRequest,
     StartRequest,
@@ -34,6 +24,16 @@ from rerail.prepare import (
     refuse_secrets,
     started,
 )
+from rerail.app.restore import relied_on
+from rerail.core.checkpoint import checkpoint_of
+from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
+from rerail.core.graph import downstream, topological
+from rerail.core.inside import units_inside
+from rerail.core.model import Pipeline, Step
+from rerail.core.planner import Wishes, plan
+from rerail.core.references import EVERYTHING, references
+from rerail.core.state import UnitState, fold
+from rerail.ports import Recording, RunLog, Store
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rerail.app.planning import Prepared, ResumeRequest, mask_of, plan_on, scope_of
 from rerail.core.audit import after_mending
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
 from rerail.core.expressions.language import ExpressionError
@@ -18,7 +19,6 @@ from rerail.core.planner import plan
 from rerail.core.state import Unit
 from rerail.errors import UsageError
 from rerail.ports import Recording, Store
-from rerail.prepare import Prepared, ResumeRequest, mask_of, plan_on, scope_of
 
 if TYPE_CHECKING:
     from rerail.artifacts.restore import Mended

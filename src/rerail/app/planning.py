@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rerail import processes
+from rerail.app.traces import hiding, present_secrets, seen_last
 from rerail.core.audit import Audit, Depth
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
 from rerail.core.events import FORMAT, RunStarted, SoFar
@@ -30,7 +31,6 @@ from rerail.core.state import RunState, Unit
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import Recording, Store
-from rerail.remains import hiding, present_secrets, seen_last
 from rerail.version import VERSION
 
 if TYPE_CHECKING:  # commands that only list and show start without it
