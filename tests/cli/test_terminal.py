@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from rerail.cli.terminal import look
+from rerail.cli.render.terminal import look
 from tests.cli.screen import Screen
 from tests.conftest import Project, eventually
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rerail.app.runs import summaries
 from rerail.artifacts.content_store import Objects
-from rerail.cli.summaries import summaries
 from rerail.errors import StateError
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project

@@ -11,9 +11,9 @@ import click
 from rerail import api, processes
 from rerail.app import interventions
 from rerail.app.traces import end_processes, ended_words, mark_in
-from rerail.cli.asking import who
 from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
-from rerail.cli.output import say
+from rerail.cli.render.output import say
+from rerail.cli.render.prompt import who
 from rerail.core.state import name
 from rerail.errors import UsageError
 from rerail.ports import Store

@@ -9,9 +9,9 @@ import sys
 import click
 
 from rerail import api
-from rerail.cli.durations import counted
 from rerail.cli.options import base_dir, open_store
-from rerail.cli.output import say
+from rerail.cli.render.output import say
+from rerail.cli.render.units import counted
 
 
 @click.command(epilog="Example: rerail check pipeline.yaml")

@@ -11,12 +11,12 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import age, span
+from rerail.app.runs import STATUSES, summaries
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.output import say
-from rerail.cli.summaries import STATUSES, summaries
-from rerail.cli.tables import table
-from rerail.cli.terminal import STYLES, out_look
+from rerail.cli.render.output import say
+from rerail.cli.render.table import table
+from rerail.cli.render.terminal import STYLES, out_look
+from rerail.cli.render.units import age, span
 from rerail.core.state import shown_status
 from rerail.errors import RerailError, RunBusy, UsageError
 from rerail.stores.directory import DirectoryStore

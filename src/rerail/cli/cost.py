@@ -11,12 +11,12 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import seconds as spent_time
-from rerail.cli.durations import span
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.output import say
-from rerail.cli.tables import Cell, columns, fitted, table
-from rerail.cli.terminal import Look, out_look
+from rerail.cli.render.output import say
+from rerail.cli.render.table import Cell, columns, fitted, table
+from rerail.cli.render.terminal import Look, out_look
+from rerail.cli.render.units import seconds as spent_time
+from rerail.cli.render.units import span
 from rerail.core.events import RunRepaired
 from rerail.core.ledger import By, Entry, Sum, cut_off, entries, given_up, overall, summed
 from rerail.core.money import OTHER_TOKENS, TOKENS, amount, tokens

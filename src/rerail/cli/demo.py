@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
-from rerail.cli.output import STDERR, say_raw
-from rerail.cli.terminal import look_of
+from rerail.cli.render.output import STDERR, say_raw
+from rerail.cli.render.terminal import look_of
 from rerail.errors import StateError
 
 PIPELINE = """\

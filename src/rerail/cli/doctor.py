@@ -16,11 +16,11 @@ import click
 import msgspec
 
 from rerail import durable
+from rerail.app.runs import summaries
 from rerail.cli.clean import tree_bytes
 from rerail.cli.options import json_option, open_store, store_option
-from rerail.cli.summaries import summaries
-from rerail.cli.tables import table
-from rerail.cli.terminal import out_look
+from rerail.cli.render.table import table
+from rerail.cli.render.terminal import out_look
 from rerail.errors import StateError
 from rerail.stores.directory import DirectoryStore
 from rerail.text import size_text as size

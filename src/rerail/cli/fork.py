@@ -10,7 +10,7 @@ import click
 
 from rerail import api
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.output import say
+from rerail.cli.render.output import say
 from rerail.cli.run import Wishes, driving_options, go_on, pairs, show_plan
 from rerail.core.model import RunOptions
 from rerail.core.planner import plan as plan_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from rerail.app import interventions
-from rerail.cli.asking import who
 from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
-from rerail.cli.output import say
+from rerail.cli.render.output import say
+from rerail.cli.render.prompt import who
 from rerail.core.state import name
 
 

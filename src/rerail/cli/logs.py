@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import click
 
-from rerail.cli.logfiles import LogReader, Piece, Wanted
 from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_option
-from rerail.cli.output import printable, say
-from rerail.cli.terminal import Look, out_look
+from rerail.cli.render.log_reader import LogReader, Piece, Wanted
+from rerail.cli.render.output import printable, say
+from rerail.cli.render.terminal import Look, out_look
 from rerail.core.state import name
 from rerail.errors import UsageError
 from rerail.executors.pool import begun

@@ -13,8 +13,6 @@ import click
 import msgspec
 
 from rerail import api, processes
-from rerail.cli.asking import asker
-from rerail.cli.conclude import conclude
 from rerail.cli.options import (
     Decorator,
     Dollars,
@@ -27,10 +25,12 @@ from rerail.cli.options import (
     store_option,
     volume_options,
 )
-from rerail.cli.output import STDERR, Reading, outlet, say
-from rerail.cli.show_run import Shown
-from rerail.cli.story import say_found, say_plan
-from rerail.cli.terminal import look_of
+from rerail.cli.render.output import STDERR, Reading, outlet, say
+from rerail.cli.render.plan import say_found, say_plan
+from rerail.cli.render.prompt import asker
+from rerail.cli.render.reporters import Shown
+from rerail.cli.render.summary import conclude
+from rerail.cli.render.terminal import look_of
 from rerail.core.audit import Audit, Depth
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import age, dollars, moment, seconds
+from rerail.app.runs import STATUSES, owner_fields, summaries
 from rerail.cli.options import (
     base_dir,
     complete_step,
@@ -21,12 +21,12 @@ from rerail.cli.options import (
     run_argument,
     store_option,
 )
-from rerail.cli.output import printable, say
-from rerail.cli.portrait import Portrait, next_command
-from rerail.cli.sentences import sentence
-from rerail.cli.summaries import STATUSES, owner_fields, summaries
-from rerail.cli.tables import Cell, table
-from rerail.cli.terminal import STYLES, Look, out_look
+from rerail.cli.render.events import sentence
+from rerail.cli.render.output import printable, say
+from rerail.cli.render.run import Portrait, next_command
+from rerail.cli.render.table import Cell, table
+from rerail.cli.render.terminal import STYLES, Look, out_look
+from rerail.cli.render.units import age, dollars, moment, seconds
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.items import STATUS
 from rerail.core.state import shown_status
@@ -148,7 +148,7 @@ def show(run_name: str, step: str | None, page: int, status: str | None, as_json
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     if step is not None:
-        from rerail.cli.show_items import show_items
+        from rerail.cli.render.items import show_items
 
         return show_items(store, run_id, step, page, status, as_json=as_json)
     return _show_run(store, run_id, as_json=as_json)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from rerail import durable
-from rerail.cli.output import say
+from rerail.cli.render.output import say
 from rerail.errors import UsageError
 from rerail.kinds.builtin import USER_FILE_MODE
 

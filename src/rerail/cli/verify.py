@@ -9,9 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.durations import counted
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, newest_first, open_store, store_option
-from rerail.cli.output import Reading, say
+from rerail.cli.render.output import Reading, say
+from rerail.cli.render.units import counted
 from rerail.errors import RerailError, StateError, UsageError
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.verify import verify as prove

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import click
 
 from rerail.app.traces import mark_in
-from rerail.cli.durations import clock
-from rerail.cli.glimpses import Glimpses
 from rerail.cli.options import base_dir, find_run, open_store, run_argument, store_option
-from rerail.cli.output import STDERR, say
-from rerail.cli.sentences import sentence
-from rerail.cli.terminal import look_of
+from rerail.cli.render.events import sentence
+from rerail.cli.render.output import STDERR, say
+from rerail.cli.render.probe import Glimpses
+from rerail.cli.render.terminal import look_of
+from rerail.cli.render.units import clock
 from rerail.core.state import RunState, shown_status
 from rerail.ports import Recording
 from rerail.stores.directory import DirectoryStore
@@ -45,7 +45,7 @@ def watch(run_name: str, store_url: str | None) -> int:
 
 def _draw(store: DirectoryStore, run_id: str) -> Recording:
     from rerail import api
-    from rerail.cli.live import LiveView
+    from rerail.cli.render.live import LiveView
 
     ready = api.prepare(store, run_id, api.ResumeRequest(verify=None), base_dir=base_dir(store))
     view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look_of(STDERR))

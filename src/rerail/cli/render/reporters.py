@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import types
 
-from rerail.cli.lines import GithubReporter, LineReporter
-from rerail.cli.output import STDERR, JsonReporter
-from rerail.cli.terminal import look_of
+from rerail.cli.render.lines import GithubReporter, LineReporter
+from rerail.cli.render.output import STDERR, JsonReporter
+from rerail.cli.render.terminal import look_of
 from rerail.core.model import Pipeline
 from rerail.core.state import RunState
 from rerail.ports import Reporter
@@ -25,8 +25,8 @@ class Shown:
         self.reporters: list[Reporter] = [JsonReporter(alone=quiet)] if as_json else []
         if look.live and not (quiet or verbose or as_json):
             from rerail.app.traces import mark_in
-            from rerail.cli.glimpses import Glimpses
-            from rerail.cli.live import LiveView
+            from rerail.cli.render.live import LiveView
+            from rerail.cli.render.probe import Glimpses
 
             self._view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look)
             self.reporters.append(self._view)

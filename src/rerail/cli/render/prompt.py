@@ -10,8 +10,8 @@ import termios
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from rerail.cli.output import STDERR, say_raw
-from rerail.cli.terminal import Look
+from rerail.cli.render.output import STDERR, say_raw
+from rerail.cli.render.terminal import Look
 from rerail.engine.spec import Answer, Ask
 from rerail.text import one_line
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rerail.cli.durations import age, counted, dollars, moment, seconds, until
-from rerail.cli.tables import Cell, fitted, table
-from rerail.cli.terminal import STYLES, Look
+from rerail.cli.render.table import Cell, fitted, table
+from rerail.cli.render.terminal import STYLES, Look
+from rerail.cli.render.units import age, counted, dollars, moment, seconds, until
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.items import ItemsRecord

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 
 from rerail import api
-from rerail.cli.durations import until
 from rerail.cli.options import reach
-from rerail.cli.output import STDERR, say
-from rerail.cli.portrait import after_budget, has_got_anywhere
-from rerail.cli.story import say_dead_letters, say_failure, say_other_failures, say_sum
-from rerail.cli.terminal import look_of
+from rerail.cli.render.output import STDERR, say
+from rerail.cli.render.plan import say_dead_letters, say_failure, say_other_failures, say_sum
+from rerail.cli.render.run import after_budget, has_got_anywhere
+from rerail.cli.render.terminal import look_of
+from rerail.cli.render.units import until
 from rerail.core.money import COST
 from rerail.core.state import RunState
 from rerail.engine.spec import End

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from rerail.cli.durations import seconds
-from rerail.cli.output import say
-from rerail.cli.tables import Cell, table
-from rerail.cli.terminal import STYLES, out_look
+from rerail.cli.render.output import say
+from rerail.cli.render.table import Cell, table
+from rerail.cli.render.terminal import STYLES, out_look
+from rerail.cli.render.units import seconds
 from rerail.core import item_list as lists
 from rerail.core.events import StepCompleted
 from rerail.core.items import STATUS

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import msgspec
 
-from rerail.cli.durations import dollars, seconds
-from rerail.cli.tables import columns, fitted
-from rerail.cli.terminal import STYLES, Look
+from rerail.cli.render.table import columns, fitted
+from rerail.cli.render.terminal import STYLES, Look
+from rerail.cli.render.units import dollars, seconds
 from rerail.core.graph import topological
 from rerail.core.items import Items
 from rerail.core.model import Approve, Pipeline, Step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rerail.cli.durations import counted, dollars, moment, seconds
+from rerail.cli.render.units import counted, dollars, moment, seconds
 from rerail.core import events as ev
 from rerail.core.money import COST
 from rerail.core.state import name

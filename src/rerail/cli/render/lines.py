@@ -7,10 +7,10 @@ import secrets
 from datetime import datetime
 
 from rerail import durable
-from rerail.cli.durations import clock, counted, seconds
-from rerail.cli.output import printable, say, say_raw
-from rerail.cli.sentences import sentence
-from rerail.cli.terminal import STYLES, Look
+from rerail.cli.render.events import sentence
+from rerail.cli.render.output import printable, say, say_raw
+from rerail.cli.render.terminal import STYLES, Look
+from rerail.cli.render.units import clock, counted, seconds
 from rerail.core import events as ev
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.state import RunState

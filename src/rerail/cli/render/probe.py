@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from rerail import durable
-from rerail.cli.board import Glimpse
+from rerail.cli.render.dashboard import Glimpse
 from rerail.core.money import COST
 from rerail.core.state import RunState, Unit
 from rerail.engine.spec import attempt_name

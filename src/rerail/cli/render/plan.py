@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from rerail.cli.durations import dollars, moment, seconds
-from rerail.cli.output import say, say_raw
-from rerail.cli.tables import Cell, table
-from rerail.cli.terminal import Look
+from rerail.cli.render.output import say, say_raw
+from rerail.cli.render.table import Cell, table
+from rerail.cli.render.terminal import Look
+from rerail.cli.render.units import dollars, moment, seconds
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
 from rerail.core.planner import Plan

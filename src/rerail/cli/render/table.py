@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-from rerail.cli.terminal import Look
+from rerail.cli.render.terminal import Look
 from rerail.text import one_line
 
 Cell = tuple[str, str]  # text, style

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from rerail.cli.board import Board, Frame, Line
-from rerail.cli.durations import clock
-from rerail.cli.glimpses import Glimpses
-from rerail.cli.output import STDERR, say
-from rerail.cli.sentences import sentence
-from rerail.cli.terminal import Look
+from rerail.cli.render.dashboard import Board, Frame, Line
+from rerail.cli.render.events import sentence
+from rerail.cli.render.output import STDERR, say
+from rerail.cli.render.probe import Glimpses
+from rerail.cli.render.terminal import Look
+from rerail.cli.render.units import clock
 from rerail.core.events import Event
 from rerail.core.model import Pipeline
 from rerail.core.state import RunState, apply

@@ -1,0 +1,1 @@
+"""What people see: terminals, tables, lines, the dashboard, plans, runs, events and summaries as text."""
