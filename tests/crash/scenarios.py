@@ -304,7 +304,7 @@ def proofs() -> dict[str, list[str]]:
                 for marked in _marks(node):
                     found[marked].append(f"{path.relative_to(ROOT)}::{node.name}")
     for scenario, name in IN_THE_STORE_CONTRACT.items():
-        found[scenario].append(f"src/rerail/testing/shared.py::SharedStoreContract::{name}")
+        found[scenario].append(f"src/rerail/testing/shared_store_contract.py::SharedStoreContract::{name}")
     return found
 
 

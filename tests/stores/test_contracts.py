@@ -118,12 +118,12 @@ def test_a_store_that_breaks_a_promise_does_not_pass(
 
 def never_wakes(patch: Patch) -> None:
     patch.setattr(LocalExecutor, "wake", lambda _self: None)
-    patch.setattr("rerail.testing.executor._LONG", 0.2)
+    patch.setattr("rerail.testing.executor_contract._LONG", 0.2)
 
 
 def suspends_nobody(patch: Patch) -> None:
     patch.setattr(LocalExecutor, "suspend", lambda _self, _number: None)
-    patch.setattr("rerail.testing.executor._LONG", 1.0)
+    patch.setattr("rerail.testing.executor_contract._LONG", 1.0)
 
 
 def shifts_nothing(patch: Patch) -> None:
@@ -142,7 +142,7 @@ def asks_nobody(patch: Patch) -> None:
 def leaves_children(patch: Patch) -> None:
     patch.setattr("rerail.executors.local._signal_group", os.kill)
     patch.setattr("rerail.executors.orphans.Leftovers.end", lambda *_: None)
-    patch.setattr("rerail.testing.executor._LONG", 1.0)
+    patch.setattr("rerail.testing.executor_contract._LONG", 1.0)
 
 
 def shares_its_input(patch: Patch) -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import pytest
 
 # Before they are imported: so that an assertion of a contract says what it saw.
-pytest.register_assert_rewrite("rerail.testing.store", "rerail.testing.shared", "rerail.testing.executor")
+pytest.register_assert_rewrite(
+    "rerail.testing.store_contract", "rerail.testing.shared_store_contract", "rerail.testing.executor_contract"
+)
 
 from rerail.testing.clock import ManualClock  # noqa: E402
 from rerail.testing.disk import MODELS, CrashState, Disk, Model, crash_states  # noqa: E402
-from rerail.testing.executor import ExecutorContract  # noqa: E402
+from rerail.testing.executor_contract import ExecutorContract  # noqa: E402
 from rerail.testing.explorer import Explorer, Judge, Violation, put, replay  # noqa: E402
 from rerail.testing.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points  # noqa: E402
-from rerail.testing.shared import SharedStoreContract  # noqa: E402
-from rerail.testing.store import StoreContract, header, resumed, started  # noqa: E402
+from rerail.testing.shared_store_contract import SharedStoreContract  # noqa: E402
+from rerail.testing.store_contract import StoreContract, header, resumed, started  # noqa: E402
 
 __all__ = [
     "MODELS",

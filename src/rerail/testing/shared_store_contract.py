@@ -19,7 +19,7 @@ import pytest
 from rerail.core.events import Event, RunFinished, StepStarted
 from rerail.errors import RunBusy, RunExists, StateUnwritable
 from rerail.ports import Store
-from rerail.testing.store import AT, StoreContract, header, resumed, started
+from rerail.testing.store_contract import AT, StoreContract, header, resumed, started
 
 _LONG = 20.0  # seconds after which something that should have happened has not
 _CREATORS = 6
