@@ -208,6 +208,7 @@ class Model:
         for unit in self.units(step, path, scope):
             self.now.must.discard(unit)
             self.now.may.add(unit)
+            self.now.artifacts.pop(artifact_of(*unit), None)
 
     def units(self, step: Step, path: str, scope: str) -> list[Unit]:
         """All that could run of it."""
