@@ -206,14 +206,14 @@ MUTANTS = (
     ),
     Mutant(
         name="cutoff-on-nothing",
-        file="core/changes.py",
+        file="core/state.py",
         old="    comparable = bool(event.outputs or event.artifacts)\n",
         new="    comparable = True\n",
         tests=("tests/engine/test_runs.py::test_a_step_that_hands_out_nothing_is_never_the_same",),
     ),
     Mutant(
         name="cutoff-on-anything",
-        file="core/changes.py",
+        file="core/state.py",
         old="    if event.outputs != unit.outputs or len(event.artifacts) != len(unit.artifacts):\n        return False\n",
         new="    return True\n",
         tests=("tests/engine/test_runs.py::test_an_edited_pipeline_reruns_what_changed_and_what_depends_on_it",),

@@ -29,8 +29,8 @@ from rerail.cli.render.terminal import STYLES, Look, out_look
 from rerail.cli.render.units import age, dollars, moment, seconds
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.items import STATUS
+from rerail.core.money import spent_within
 from rerail.core.state import shown_status
-from rerail.core.within import spent_within
 from rerail.errors import UsageError
 from rerail.stores.directory import DirectoryStore
 

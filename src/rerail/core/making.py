@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from rerail.core import words
+from rerail.core import inflight
 from rerail.core.audit import Audit, Flaw
 from rerail.core.compaction import past_loop
 from rerail.core.events import SoFar
@@ -28,10 +28,10 @@ from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.inside import StepIndex, decisions_inside, progress_words, units_inside
 from rerail.core.items import allowed_failures
 from rerail.core.model import Approve, Loop, Map, Step
+from rerail.core.money import NOTHING, Within, spent_within
 from rerail.core.plan import Decision, Verdict, Wishes
 from rerail.core.references import EVERYTHING, references
 from rerail.core.state import RunState, Unit, UnitState, name
-from rerail.core.within import NOTHING, Within, spent_within
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,7 +268,7 @@ class Making:
                 seen = self._wishes.seen.get((step.id, self._item), unit.so_far)
                 return _cut_off(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
-                reason = "failed, which is no longer allowed" if unit.allowed else words.failed(unit)
+                reason = "failed, which is no longer allowed" if unit.allowed else inflight.failed(unit)
                 return Decision(step=step.id, decision="rerun", reason=reason)
             case _:
                 pass
@@ -439,7 +439,7 @@ def pending(step: Step, unit: UnitState) -> Decision:
 
 
 def _cut_off(step: Step, unit: UnitState, seen: SoFar | None) -> Decision:
-    how = words.cut_off(unit, seen)
+    how = inflight.cut_off(unit, seen)
     if step.idempotent:
         return Decision(step=step.id, decision="rerun", reason=how)
     reason = f"{how} and the step is not idempotent: nobody knows how far it got"

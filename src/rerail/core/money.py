@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from rerail.core.events import Metrics
 from rerail.core.model import Budget
+from rerail.core.run_state import RunState
 
 COST = "cost_usd"
 MOST_COST = 1e9  # dollars, so that no sum of them loses a cent
@@ -104,3 +106,30 @@ def amount(what: str, value: float) -> str:
     if hours or minutes:
         return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
     return f"{value:.1f} s" if 0 < value < 10 and round(value, 1) != round(value) else f"{value:.0f} s"
+
+
+class Within(NamedTuple):
+    """The sums of all attempts of a step, and of whatever a map, a loop or a pipeline has had run."""
+
+    metrics: Metrics = {}  # noqa: RUF012 - of a tuple, which nobody changes
+    worked: float = 0.0  # seconds
+
+    @property
+    def cost_usd(self) -> float:
+        return self.metrics.get(COST, 0)
+
+
+NOTHING = Within()
+
+
+def spent_within(state: RunState, *, lasting: bool = False) -> dict[str, Within]:
+    """By the id of a step of the pipeline itself; only what need not be done again, if that is asked for."""
+    found: dict[str, Within] = {}
+    for (step, _), unit in state.units.items():
+        if lasting and unit.items is None and unit.status not in ("completed", "skipped"):
+            continue
+        outermost = step.split("/", 1)[0]
+        before = found.get(outermost, NOTHING)
+        metrics = added(before.metrics, unit.metrics) if unit.metrics else before.metrics
+        found[outermost] = Within(metrics, before.worked + unit.worked)
+    return found

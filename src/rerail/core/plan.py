@@ -9,9 +9,8 @@ import msgspec
 
 from rerail.core.audit import Flaw
 from rerail.core.events import SoFar
-from rerail.core.money import total
+from rerail.core.money import NOTHING, spent_within, total
 from rerail.core.state import RunState, Unit
-from rerail.core.within import NOTHING, spent_within
 
 Verdict = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
 KEPT: tuple[Verdict, ...] = ("reuse", "restore")

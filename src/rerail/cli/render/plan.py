@@ -11,9 +11,9 @@ from rerail.cli.render.terminal import Look
 from rerail.cli.render.units import dollars, moment, seconds
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
+from rerail.core.money import NOTHING, spent_within
 from rerail.core.planner import Plan
 from rerail.core.state import RunState, name
-from rerail.core.within import NOTHING, spent_within
 from rerail.text import one_line, without_escapes
 
 _DECISIONS = {

@@ -15,11 +15,10 @@ from rerail.cli.render.terminal import STYLES, Look
 from rerail.cli.render.units import age, counted, dollars, moment, seconds, until
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
+from rerail.core.inflight import how_far
 from rerail.core.items import ItemsRecord
-from rerail.core.money import COST, DOLLARS_SPENT, amount, total
+from rerail.core.money import COST, DOLLARS_SPENT, NOTHING, Within, amount, total
 from rerail.core.state import UnitState, name
-from rerail.core.within import NOTHING, Within
-from rerail.core.words import how_far
 from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
