@@ -36,7 +36,8 @@ from rerail.app.restore import mend, mending_events, relied_on
 from rerail.app.traces import end_processes, ended_words, hiding, mark_of, present_secrets
 from rerail.core.events import RunResumed, RunStarted
 from rerail.core.model import Pipeline, RunHeader, RunOptions
-from rerail.core.planner import Wishes, plan
+from rerail.core.plan import Wishes
+from rerail.core.planner import plan
 from rerail.core.state import RunState
 from rerail.ports import Reporter, RunLog, Store
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from rerail import testing
 from rerail.core import events as ev
-from rerail.core.fingerprint import fingerprint
 from rerail.core.graph import topological
 from rerail.core.model import Pipeline, Retry, Run, Step
-from rerail.core.planner import Wishes, plan
+from rerail.core.plan import Wishes
+from rerail.core.planner import plan
+from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState, fold
 from tests.core.test_state import failure
 

@@ -127,7 +127,7 @@ CPU_SECONDS = 60
 MEMORY = 1_500_000_000
 CHILD = """
 import json, os, resource, sys
-from rerail.core import sandbox
+from rerail.core.expressions import sandbox
 from jinja2 import TemplateError
 size = 20_000
 names = {"params": {"text": "a" * size, "other": "b" * (size - 1) + "a", "list": list(range(2_000)), "number": 10**9,

@@ -197,16 +197,16 @@ def test_the_third_signal_is_for_the_program_that_uses_rerail(
 # A signal that comes when the executor has been closed and the run has not yet let go of its handlers.
 LATE = """
 import os, signal, sys
-from rerail import drive
+from rerail.app import wiring
 from rerail.cli.main import call
 
-close = drive.LocalExecutor.close
+close = wiring.LocalExecutor.close
 
 def closed(executor):
     close(executor)
     os.kill(os.getpid(), signal.SIGTERM)
 
-drive.LocalExecutor.close = closed
+wiring.LocalExecutor.close = closed
 sys.exit(call(sys.argv[1:]))
 """
 

@@ -14,16 +14,16 @@ from tests.conftest import Project
 DYING = """
 import os, sys
 from rerail.cli.main import call
-from rerail.stores import runlog
+from rerail.stores import writer
 
-save = runlog.DirectoryRun.save_snapshot
+save = writer.DirectoryRun.save_snapshot
 
 def dying(self, checkpoint, **how):
     if checkpoint.status == "completed":
         os.kill(os.getpid(), 9)
     save(self, checkpoint, **how)
 
-runlog.DirectoryRun.save_snapshot = dying
+writer.DirectoryRun.save_snapshot = dying
 sys.exit(call(sys.argv[1:]))
 """
 

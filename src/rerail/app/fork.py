@@ -28,10 +28,10 @@ from rerail.app.restore import relied_on
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
 from rerail.core.graph import downstream, topological
-from rerail.core.inside import units_inside
 from rerail.core.model import Pipeline, Step
-from rerail.core.planner import Wishes, plan
-from rerail.core.references import EVERYTHING, references
+from rerail.core.plan import Wishes
+from rerail.core.planner import plan, units_inside
+from rerail.core.staleness import EVERYTHING, references
 from rerail.core.state import UnitState, fold
 from rerail.ports import Recording, RunLog, Store
 

@@ -22,11 +22,12 @@ from rerail.core.events import FORMAT, RunStarted, SoFar
 from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import Scope
 from rerail.core.expressions.render import StepResults
-from rerail.core.fingerprint import fingerprint
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.params import resolve
-from rerail.core.planner import Changes, Plan, Wishes, plan
+from rerail.core.plan import Changes, Plan, Wishes
+from rerail.core.planner import plan
+from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState, Unit
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError

@@ -24,7 +24,7 @@ from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, Ste
 from rerail.core.inflight import under_way
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
-from rerail.core.planner import Changes, Plan
+from rerail.core.plan import Changes, Plan
 from rerail.core.state import RunState, Unit, name
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner

@@ -26,8 +26,8 @@ from rerail.artifacts.seal import (
 from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
 from rerail.core.events import ArtifactRecord, InputRecord
 from rerail.core.expressions import placeholders
-from rerail.core.inside import step_at, step_index
 from rerail.core.model import Artifact, Pipeline, Step
+from rerail.core.planner import step_at, step_index
 from rerail.core.state import RunState, Unit, UnitState
 from rerail.errors import ArtifactUnreadable
 from rerail.walker import is_pattern

@@ -15,10 +15,10 @@ from rerail.artifacts.reading import Demand, Unstable, read
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
-from rerail.core.inside import step_at, step_index
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, Step
-from rerail.core.planner import Decision, Plan
+from rerail.core.plan import Decision, Plan
+from rerail.core.planner import step_at, step_index
 from rerail.core.state import RunState, Unit, name
 from rerail.durable import copies as durable_files
 from rerail.errors import ArtifactUnreadable

@@ -23,7 +23,7 @@ from rerail.core.audit import Flaw
 from rerail.core.events import ArtifactRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact, Step
-from rerail.core.planner import Decision, Verdict
+from rerail.core.plan import Decision, Verdict
 from rerail.core.state import Unit, name
 from rerail.durable import new_dir, remove_tree
 from rerail.errors import RerailError

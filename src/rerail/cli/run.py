@@ -34,8 +34,9 @@ from rerail.cli.render.terminal import look_of
 from rerail.core.audit import Audit, Depth
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
-from rerail.core.planner import Changes, Plan, plan, up_to
-from rerail.core.planner import Wishes as Wanted
+from rerail.core.plan import Changes, Plan
+from rerail.core.plan import Wishes as Wanted
+from rerail.core.planner import plan, up_to
 from rerail.core.state import RunState, Unit
 from rerail.engine.spec import Ask
 from rerail.errors import RunNotFound, UsageError

@@ -1,32 +1,34 @@
-"""What will run, and why: a pure function of the pipeline, the state and what was found on disk."""
+"""The planner: what will run, and why, as a pure function of the pipeline, the state and the audit of its files.
+
+One rule decides about everything that completed before: a unit's record stays valid while its definition is
+the same and nothing it depends on, directly or not, has produced something different since the unit started.
+"Since" is journal order, never a clock. Because of it a crash in the middle of a cascade loses nothing, and a
+step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide
+instead.
+
+What it produced must stand where it did. If not, it is restored or the step runs again. Some flaws matter only if
+something else runs: those of a temporary artifact, if a consumer does; those of a path that a later step took over,
+if that step does. So the decisions are made forward, then looked at backward, until nothing changes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
 import msgspec
 
-from rerail.core.audit import Audit
-from rerail.core.graph import Ancestors
+from rerail.core import inflight
+from rerail.core.audit import Audit, Flaw
+from rerail.core.compaction import past_loop
+from rerail.core.events import SoFar
+from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks, unknown
-from rerail.core.inside import step_index
-from rerail.core.making import Frame, covers, decide, lineage_of, pending, stale, takes_in
-from rerail.core.model import Pipeline
-from rerail.core.plan import KEPT, Changes, Decision, Plan, Verdict, Wishes
-from rerail.core.state import RunState, UnitState
-
-__all__ = [
-    "KEPT",
-    "Changes",
-    "Decision",
-    "Plan",
-    "Verdict",
-    "Wishes",
-    "covers",
-    "lineage_of",
-    "plan",
-    "stale",
-    "takes_in",
-    "up_to",
-]
+from rerail.core.items import allowed_failures, depth_of
+from rerail.core.model import Approve, Loop, Map, Pipeline, Step, every_step
+from rerail.core.money import NOTHING, Within, spent_within
+from rerail.core.plan import Decision, Plan, Verdict, Wishes
+from rerail.core.staleness import covers, fingerprint, lineage_of, same_body, stale, takes_in
+from rerail.core.state import RunState, Unit, UnitState, name
 
 
 def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes: Wishes | None = None) -> Plan:
@@ -74,3 +76,457 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
         for made in whole.decisions
     )
     return msgspec.structs.replace(whole, decisions=decisions)
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps a plan is made for, and where they stand."""
+
+    steps: Sequence[Step]
+    env: Mapping[str, str]
+    index: StepIndex
+    item: str | None = None
+
+
+def decide(body: Frame, state: RunState, audit: Audit, wishes: Wishes) -> dict[str, Decision]:
+    """What becomes of each of these steps."""
+    making = Making(body, state, audit, wishes)
+    made = making.forward()
+    while making.backward(made):
+        made = making.forward()
+    return made
+
+
+class Making:
+    """One plan in the making: of the steps of a pipeline, or of those of an item or iteration."""
+
+    def __init__(self, body: Frame, state: RunState, audit: Audit, wishes: Wishes) -> None:
+        needs = {step.id: step.needs for step in body.steps}
+        self._env = body.env
+        self._item = body.item
+        self._index = body.index
+        self._state = state
+        self._audit = audit
+        self._wishes = wishes
+        self._steps = {step.id: step for step in body.steps}
+        controllers = {step.id for step in body.steps if step.is_controller}
+        self._inside = units_inside(state, controllers, body.item)
+        self._order = topological(needs)
+        self._above = Ancestors(needs)
+        self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
+        self._within: dict[str, Within] = {}
+        self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
+        # Steps that wrote what another had written before them: they cannot be kept if anything they need runs again.
+        self._writing_over = {later for flaws in audit.flaws.values() for flaw in flaws for later in flaw.later}
+
+    def forward(self) -> dict[str, Decision]:
+        """The decisions, each after those it depends on."""
+        made: dict[str, Decision] = {}
+        lineage: dict[str, int] = {}
+        wishes = self._wishes
+        for step_id in self._order:
+            step = self._steps[step_id]
+            unit = self._state.unit((step_id, self._item))
+            made[step_id] = self._decide(step, unit, made, lineage)
+            if wishes.start:
+                forced, new = step_id in self._forced, self._state.seq == 0
+                made[step_id] = _started_from(wishes.start, made[step_id], forced=forced, new=new)
+            lineage[step_id] = lineage_of(step, unit, lineage)
+        return made
+
+    def backward(self, made: Mapping[str, Decision]) -> bool:
+        """Find flaws that matter because of what will run; whether there were any new ones."""
+        if not self._audit.flaws:
+            return False
+        running = {step for step, decision in made.items() if not decision.kept}
+        found = False
+        for step_id in reversed(self._order):
+            if step_id in running and not made[step_id].unless_same:
+                continue
+            for flaw in self._audit.flaws.get((step_id, self._item), ()):
+                if (step_id, flaw.path) in self._needed or not (flaw.temporary or flaw.later):
+                    continue
+                if self._matters(step_id, flaw, running):
+                    self._needed.add((step_id, flaw.path))
+                    found = True
+                    if not self._restorable(flaw):
+                        running.add(step_id)
+        return found
+
+    def _matters(self, step_id: str, flaw: Flaw, running: set[str]) -> bool:
+        if flaw.later:
+            return not running.isdisjoint(flaw.later)
+        return any(step_id in self._above.of(other) and self._may_read(other, flaw) for other in running)
+
+    def _may_read(self, step_id: str, flaw: Flaw) -> bool:
+        """Whether a step may read what is flawed: without declared inputs it may read anything before it."""
+        inputs = self._steps[step_id].inputs
+        return not inputs or any("${{" in read.path or covers(read.path, flaw.path) for read in inputs)
+
+    def _restorable(self, flaw: Flaw) -> bool:
+        return flaw.restorable and self._wishes.restore
+
+    def _decide(self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]) -> Decision:
+        flaws = tuple(
+            flaw
+            for flaw in self._audit.flaws.get((step.id, self._item), ())
+            if (step.id, flaw.path) in self._needed or not (flaw.temporary or flaw.later)
+        )
+        decision = self._by_record(step, unit, made, lineage)
+        if decision is None and step.is_controller and unit.settled:
+            decision = self._by_what_is_inside(step, unit)
+        if decision is None:
+            decision = self._by_files(step, unit, made, flaws)
+        if decision is None and step.id in self._writing_over and not all(made[need].kept for need in step.needs):
+            reason = "what it wrote over was written before it by a step that may run again"
+            decision = Decision(step=step.id, decision="rerun", reason=reason)
+        if decision is None:
+            decision = _by_needs(step, made)
+        if decision is None:
+            edited = self._edited(step, unit)
+            mended = [flaw.words for flaw in flaws]
+            if step.is_controller and step.id in self._inside:
+                mended += [one.reason for one in self._inner(step)]
+            reason = ", ".join(mended[:3]) if mended else _reuse_reason(unit, edited=edited)
+            decision = Decision(
+                step=step.id,
+                decision="restore" if mended else "reuse",
+                reason=reason,
+                changed=edited,
+                saved_seconds=unit.duration or 0.0,
+            )
+        goes_on = decision.kept or decision.decision == "continue" or decision.unless_same
+        if step.is_controller and step.id in self._inside and goes_on:
+            decision = msgspec.structs.replace(decision, inner=self._inner(step))
+        if step.is_controller and step.id in self._inside:
+            decision = self._unless_asked(step, decision, made)
+        return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
+
+    def _inner(self, step: Step) -> tuple[Decision, ...]:
+        units = self._inside.get(step.id, ())
+        return decisions_inside(units, self._index, self._state, self._audit, self._wishes)
+
+    def _unless_asked(self, step: Step, decision: Decision, made: Mapping[str, Decision]) -> Decision:
+        """A decision about a controller, unless it would pass over what a person has to judge inside it: then that waits.
+
+        Going on does not look again at what is complete. Beginning anew forgets what is in doubt.
+        """
+        if decision.kept or decision.decision == "ask":
+            return decision
+        inner = self._inner(step)
+        asked = [one for one in inner if one.decision == "ask"]
+        in_doubt = [one for one in asked if self._state.unit(one.unit).status in ("running", "interrupted")]
+        goes_on = decision.decision == "continue"
+        if goes_on and all(made[need].kept for need in step.needs):
+            in_doubt = []  # the item, iteration or pipeline it is in asks by itself, and the others go on
+        waits_for = in_doubt + [one for one in asked if goes_on and self._state.unit(one.unit).status == "completed"]
+        if not waits_for:
+            return decision
+        reason = f"{name(waits_for[0].unit)}: {waits_for[0].reason}"
+        return msgspec.structs.replace(decision, decision="ask", reason=reason, inner=inner)
+
+    def _by_what_is_inside(self, step: Step, unit: UnitState) -> Decision | None:
+        """A completed controller goes on if something inside does not stand any more, or is to be tried again."""
+        again = self._retried(step)
+        if again:
+            reason = f"{len(again)} of its dead letter queue {'is' if len(again) == 1 else 'are'} tried again"
+            return self._retrying(step, again, Decision(step=step.id, decision="continue", reason=reason))
+        made = self._inner(step)
+        lost = [one for one in made if one.decision in ("rerun", "ask")]
+        if not lost:
+            return None
+        # What a later iteration stands on is all that came before it; and of what a fork shares only that is known which
+        # has to be proved.
+        anew = isinstance(step.action, Loop) or unit.attempts == 0
+        anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
+        verdict: Verdict = "rerun" if anew and lost[0].decision != "ask" else "continue"
+        return Decision(step=step.id, decision=verdict, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=made)
+
+    def _retried(self, step: Step) -> list[Unit]:
+        """The items of the dead letter queue inside a controller that are to be tried again."""
+        if not self._wishes.retry:
+            return []
+        inside = set(self._inside.get(step.id, ()))
+        return sorted((unit for unit in self._wishes.retry if unit in inside), key=name)
+
+    def _retrying(self, step: Step, again: list[Unit], decision: Decision) -> Decision:
+        """A decision to go on, unless what is tried again lies in an iteration that is over: that loop begins anew."""
+        loops = {one: loop for one in again if (loop := past_loop(self._state, one)) is not None}
+        for one, loop in loops.items():
+            if loop == (step.id, self._item):
+                reason = f"{name(one)} is tried again in an iteration that is over, so the loop begins anew"
+                return Decision(step=step.id, decision="rerun", reason=reason)
+        anew = sorted({name(loop) for loop in loops.values()})
+        if not anew:
+            return decision
+        reason = f"{decision.reason}; {_names(anew)} begin{'s' if len(anew) == 1 else ''} anew"
+        return msgspec.structs.replace(decision, reason=reason)
+
+    def _by_progress(
+        self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
+    ) -> Decision | None:
+        """A controller that was begun and has not completed: it goes on, unless what it stands on has changed."""
+        if unit.items is None or unit.status in ("completed", "skipped"):
+            return None
+        again = self._retried(step)
+        if unit.settled and step.allow_failure and not again:
+            return None
+        edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
+        other_kind = unit.items.carries != isinstance(step.action, Loop)
+        if edited and (self._wishes.changes != "keep" or other_kind):
+            return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
+        older = stale(step, unit, lineage, self._state, self._env, self._item)
+        if older is not None:
+            return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
+        reason = progress_words(unit)
+        tried = len(again) or (unit.items.failed if has_failed(step, unit) and not self._wishes.retry else 0)
+        if tried:
+            reason += f", {tried} tried again"
+        unsettled = [need for need in step.needs if not made[need].kept]
+        if unsettled:
+            reason += f"; all of it again if {_names(unsettled)} come{'s' if len(unsettled) == 1 else ''} out different"
+        if step.id in self._wishes.relisted:
+            reason += f"; {self._wishes.relisted[step.id]}"
+        going_on = Decision(step=step.id, decision="continue", reason=reason, saved_seconds=self._worked(step, unit))
+        return self._retrying(step, again, going_on)
+
+    def _worked(self, step: Step, unit: UnitState) -> float:
+        """What was done of it: of a step of the pipeline itself, whatever its items did that are not over, too."""
+        if "/" in step.id or self._item is not None:
+            return unit.worked
+        self._within = self._within or spent_within(self._state, lasting=True)
+        return self._within.get(step.id, NOTHING).worked
+
+    def _edited(self, step: Step, unit: UnitState) -> bool:
+        return bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, self._env)
+
+    def _by_record(
+        self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
+    ) -> Decision | None:
+        """What the record alone decides."""
+        if step.is_controller and (going_on := self._by_progress(step, unit, made, lineage)) is not None:
+            return going_on
+        match unit.status:
+            case "pending":
+                return pending(step, unit)
+            case "running" | "interrupted":
+                seen = self._wishes.seen.get((step.id, self._item), unit.so_far)
+                return _cut_off(step, unit, seen)
+            case "failed" if not (unit.allowed and step.allow_failure):
+                reason = "failed, which is no longer allowed" if unit.allowed else inflight.failed(unit)
+                return Decision(step=step.id, decision="rerun", reason=reason)
+            case _:
+                pass
+        if self._edited(step, unit) and self._wishes.changes != "keep":
+            if unit.items is not None and same_body(unit.fingerprint, fingerprint(step, self._env)):
+                how = self._wishes.relisted.get(step.id, "its list is made anew")
+                reason = f"what it fans out over was edited: {how}"
+                return Decision(step=step.id, decision="continue", reason=reason, changed=True)
+            return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
+        older = stale(step, unit, lineage, self._state, self._env, self._item)
+        if older is not None:
+            return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
+        return None
+
+    def _by_files(
+        self, step: Step, unit: UnitState, made: Mapping[str, Decision], flaws: tuple[Flaw, ...]
+    ) -> Decision | None:
+        """What is on disk decides: artifacts that cannot be restored, inputs that are not what they were."""
+        lost = [flaw for flaw in flaws if not self._restorable(flaw)]
+        if lost:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            why = "" if self._wishes.restore else ", --no-restore"
+            if not step.idempotent:
+                reason = f"{lost[0].words}{more}, and the step is not idempotent: it is not repeated blindly"
+                return Decision(step=step.id, decision="ask", reason=reason)
+            return Decision(step=step.id, decision="rerun", reason=f"{lost[0].words}{more}{why}")
+        now = self._audit.inputs.get((step.id, self._item))
+        if unit.status != "completed" or now is None:
+            return None
+        changed = [read.path for read, was in zip(now, unit.inputs, strict=False) if read.sha256 != was.sha256]
+        changed = [path for path in changed if not self._taken_over(path, step, unit)]
+        if not changed:
+            return None
+        remade = {path: self._remade(path, made) for path in changed}
+        for path, producers in remade.items():
+            if not producers:
+                return Decision(step=step.id, decision="rerun", reason=f"input {path} changed since it ran")
+        if all(self._comes_back(path, unit, producers, made) for path, producers in remade.items()):
+            return None
+        all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
+        reason = f"input {changed[0]} is made whole by {_names(list(all_of_them))} first"
+        return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
+
+    def _taken_over(self, path: str, step: Step, unit: UnitState) -> bool:
+        """Whether an input was written over since by this step or one behind it: then it is not what was read.
+
+        If that step runs again, what was there before is put back first.
+        """
+        return any(
+            writer.status == "completed"
+            and writer.completed_seq > unit.started_seq
+            and any(takes_in(path, made.path) or takes_in(made.path, path) for made in writer.artifacts)
+            and (name == step.id or (name in self._steps and step.id in self._above.of(name)))
+            for (name, _), writer in self._state.units.items()
+        )
+
+    def _remade(self, path: str, made: Mapping[str, Decision]) -> list[str]:
+        """The steps whose flawed artifacts lie at or below an input, and will stand again before it is read."""
+        return [
+            step_id
+            for unit, flaws in self._audit.flaws.items()
+            if (step_id := self._owner(unit)) in made and any(covers(path, flaw.path) for flaw in flaws)
+        ]
+
+    def _owner(self, unit: Unit) -> str:
+        """The step of this body that a unit is an instance of, or is inside of."""
+        inside = next((step for step, units in self._inside.items() if unit in units), "")
+        return inside or (unit[0] if unit[1] == self._item else "")
+
+    def _comes_back(self, path: str, unit: UnitState, producers: list[str], made: Mapping[str, Decision]) -> bool:
+        """Whether restoring an input's producer makes it what this unit had read."""
+        if len(producers) != 1 or not made[producers[0]].kept:
+            return False
+        of_producer = self._state.unit((producers[0], self._item)).artifacts
+        sealed = next((record.sha256 for record in of_producer if record.path == path), "")
+        return bool(sealed) and sealed == next((read.sha256 for read in unit.inputs if read.path == path), "")
+
+
+def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
+    if forced and decision.decision != "ask":
+        verdict: Verdict = "run" if new else "rerun"
+        return Decision(step=decision.step, decision=verdict, reason=f"--from {start}", flaws=decision.flaws)
+    if new and not forced:
+        return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
+    return decision
+
+
+def has_failed(step: Step, unit: UnitState) -> bool:
+    """Whether a controller has failed, or could only have done so: nobody was left to record it.
+
+    Then a resume tries again what failed inside it.
+    """
+    if unit.status == "failed":
+        return True
+    items, action = unit.items, step.action
+    if items is None or unit.settled or not isinstance(action, Map) or not items.failed:
+        return False
+    if action.on_item_failure == "stop":
+        return True
+    allowed = allowed_failures(items.total, action.max_failures, action.max_failures_percent)
+    return items.next_pending(0) < 0 and items.failed > allowed
+
+
+def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
+    """What it needs runs again: so does this, unless that comes out the same."""
+    rerunning = [need for need in step.needs if not made[need].kept]
+    if not rerunning:
+        return None
+    reason = f"needs {_names(rerunning)}, which {'is' if len(rerunning) == 1 else 'are'} not settled"
+    if all(made[need].decision == "rerun" for need in rerunning):
+        reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
+    return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
+
+
+def pending(step: Step, unit: UnitState) -> Decision:
+    if isinstance(step.action, Approve):
+        return Decision(step=step.id, decision="run", reason=unit.reason if unit.verdict else "waits for a person")
+    if unit.attempts or unit.completions:
+        return Decision(step=step.id, decision="rerun", reason=unit.reason or "its record no longer counts")
+    return Decision(step=step.id, decision="run", reason="not started yet")
+
+
+def _cut_off(step: Step, unit: UnitState, seen: SoFar | None) -> Decision:
+    how = inflight.cut_off(unit, seen)
+    if step.idempotent:
+        return Decision(step=step.id, decision="rerun", reason=how)
+    reason = f"{how} and the step is not idempotent: nobody knows how far it got"
+    return Decision(step=step.id, decision="ask", reason=reason)
+
+
+def _reuse_reason(unit: UnitState, *, edited: bool) -> str:
+    if unit.status == "skipped":
+        return f"skipped: {unit.reason}"
+    if unit.status == "failed":
+        return "failed, which is allowed"
+    return "completed; its definition changed, which --changes keep ignores" if edited else "completed"
+
+
+def _names(steps: list[str]) -> str:
+    if len(steps) > 3:
+        return f"{steps[0]}, {steps[1]} and {len(steps) - 2} others"
+    return " and ".join(steps)
+
+
+StepIndex = Mapping[tuple[str, int], Step]  # path and depth → step: a map's only step has the map's path, one deeper
+
+
+def step_index(pipeline: Pipeline) -> StepIndex:
+    """Every step of a pipeline by where it stands."""
+    return {(step.id, depth): step for depth, step in every_step(pipeline)}
+
+
+def step_at(index: StepIndex, unit: Unit) -> Step | None:
+    """The step a unit is an instance of; None for an item of several steps, and for what is no longer declared."""
+    return index.get((unit[0], depth_of(unit[1])))
+
+
+def units_inside(state: RunState, ids: Collection[str], item: str | None) -> dict[str, list[Unit]]:
+    """The units inside each of these steps of one instance."""
+    found: dict[str, list[Unit]] = {}
+    if not ids:
+        return found
+    level = next(iter(ids)).count("/") + 1
+    prefix = "" if item is None else item + "::"
+    for unit in state.units:
+        path, instance = unit
+        parts = path.split("/", level)
+        top = path if len(parts) <= level else "/".join(parts[:level])
+        if top not in ids or (len(parts) <= level and instance == item):
+            continue
+        if instance == item or (instance is not None and instance.startswith(prefix)):
+            found.setdefault(top, []).append(unit)
+    return found
+
+
+def decisions_inside(
+    units: Iterable[Unit], index: StepIndex, state: RunState, audit: Audit, wishes: Wishes
+) -> tuple[Decision, ...]:
+    """What a person has to judge, and what does not stand any more, inside a controller that goes on or is kept."""
+    made: list[Decision] = []
+    for unit in units:
+        known, step = state.units[unit], step_at(index, unit)
+        if step is None:
+            continue
+        if known.status in ("running", "interrupted") and not step.idempotent and not step.is_controller:
+            made.append(
+                _ask(unit, f"attempt {known.attempts} of {name(unit)} was cut off", "nobody knows how far it got")
+            )
+        flaws = tuple(flaw for flaw in audit.flaws.get(unit, ()) if not (flaw.temporary or flaw.later))
+        if flaws:
+            made.append(_flawed(unit, step, flaws, wishes))
+    return tuple(made)
+
+
+def _ask(unit: Unit, what: str, why: str) -> Decision:
+    return Decision(step=unit[0], item=unit[1], decision="ask", reason=f"{what} and it is not idempotent: {why}")
+
+
+def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: Wishes) -> Decision:
+    lost = [flaw for flaw in flaws if not (flaw.restorable and wishes.restore)]
+    if not lost:
+        words = ", ".join(flaw.words for flaw in flaws[:3])
+        return Decision(step=unit[0], item=unit[1], decision="restore", reason=words, flaws=flaws)
+    if not step.idempotent:
+        return _ask(unit, lost[0].words, "it is not repeated blindly")
+    return Decision(step=unit[0], item=unit[1], decision="rerun", reason=lost[0].words, flaws=flaws)
+
+
+def progress_words(unit: UnitState) -> str:
+    """How far a controller is."""
+    items = unit.items
+    if items is None or (items.total == 0 and not items.carries):
+        return "it was begun"
+    if items.carries:
+        return f"{items.completed} iteration{'' if items.completed == 1 else 's'} done"
+    failed = f", {items.failed} in the dead letter queue" if items.failed else ""
+    return f"{items.closed} of {items.total} items done{failed}"

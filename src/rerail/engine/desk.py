@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rerail.core.fingerprint import fingerprint
 from rerail.core.model import Inner, Step
+from rerail.core.staleness import fingerprint
 from rerail.core.state import Unit
 from rerail.engine.frame import Body
 from rerail.engine.launch import View

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from rerail.core.expressions.render import NOTHING
 from rerail.core.graph import Ancestors, Frontier, dependants
-from rerail.core.making import lineage_of, stale
 from rerail.core.model import Step
+from rerail.core.staleness import lineage_of, stale
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.ready_queue import Task, Turns
 

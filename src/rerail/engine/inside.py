@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rerail.core.expressions.language import ExpressionError
-from rerail.core.making import has_failed
 from rerail.core.model import Inner, Loop, every_step
+from rerail.core.planner import has_failed
 from rerail.core.state import Unit, UnitState
-from rerail.engine.controllers.base import Controller, InnerRun
+from rerail.engine.controllers.controller import Controller, InnerRun
 from rerail.engine.controllers.loop import LoopRun
 from rerail.engine.controllers.map import MapRun
 from rerail.engine.desk import Desk

@@ -10,12 +10,11 @@ from rerail.core.compaction import closed_iteration, past_loop
 from rerail.core.graph import topological
 from rerail.core.hooks import clean_up, unknown
 from rerail.core.inflight import all_seen, found_cut_off
-from rerail.core.inside import StepIndex, step_index
 from rerail.core.items import around, is_inside, parent_of
-from rerail.core.making import Frame as Planned
-from rerail.core.making import decide
 from rerail.core.model import Step
 from rerail.core.plan import Decision, Wishes
+from rerail.core.planner import Frame as Planned
+from rerail.core.planner import StepIndex, decide, step_index
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.frame import Frame

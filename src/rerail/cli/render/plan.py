@@ -12,7 +12,7 @@ from rerail.cli.render.units import dollars, moment, seconds
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
 from rerail.core.money import NOTHING, spent_within
-from rerail.core.planner import Plan
+from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
 from rerail.text import one_line, without_escapes
 

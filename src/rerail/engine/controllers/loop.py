@@ -13,7 +13,7 @@ from rerail.core.items import joined
 from rerail.core.model import Loop
 from rerail.core.progress import is_better, watched
 from rerail.core.retry import remaining
-from rerail.engine.controllers.base import Controller
+from rerail.engine.controllers.controller import Controller
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.ready_queue import Task

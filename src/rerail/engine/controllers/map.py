@@ -24,7 +24,7 @@ from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.values import Usage
 from rerail.engine.autosave import save_cost
 from rerail.engine.controllers import results
-from rerail.engine.controllers.base import Controller
+from rerail.engine.controllers.controller import Controller
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.launch import attempt_of

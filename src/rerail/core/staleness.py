@@ -1,0 +1,184 @@
+"""Staleness: does the record of a completed step still count?
+
+It does while the definition of the step is the same (its fingerprint), and nothing it depends on has produced something
+different since it started, by journal order. Of what it depends on, with declared inputs, only what its expressions name.
+Comments, formatting and names of things do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from rerail.core.expressions import placeholders
+from rerail.core.model import Action, Approve, Inner, Loop, Map, Python, Run, Step, Write
+from rerail.core.run_state import RunState, UnitState
+
+DIGEST_CHARS = 16
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
+    """A digest of what an attempt of this step would do: action, environment, directory.
+
+    How often it is retried, how long it may take and what it waits for change when it runs, not what it
+    does, so they are left out.
+    """
+    canonical = _encode([_normalised(step.action, pipeline_env), {**pipeline_env, **step.env}, step.cwd, _extras(step)])
+    digest = hashlib.sha256(canonical).hexdigest()[:DIGEST_CHARS]
+    if isinstance(step.action, Map):
+        made_of = step.action
+        source = _encode([made_of.over, made_of.key, made_of.filter, made_of.sort, made_of.limit, made_of.offset])
+        digest += "." + hashlib.sha256(source).hexdigest()[:DIGEST_CHARS]
+    return digest
+
+
+def same_body(first: str, second: str) -> bool:
+    """Whether two fingerprints of a map differ at most in what it fans out over."""
+    return "." in first and first.partition(".")[0] == second.partition(".")[0]
+
+
+def _extras(step: Step) -> list[object]:
+    """What else decides whether and how it completes; empty for most steps."""
+    extras: list[object] = []
+    if step.when or step.checks or step.outputs or step.commit_required:
+        extras = [step.when, step.checks, step.outputs, step.commit_required]
+    if step.artifacts or step.inputs:
+        # What is asked of their content is asked again on resume; which they are is part of what the step is.
+        extras += [[made.path for made in step.artifacts], [read.path for read in step.inputs]]
+    return extras
+
+
+def _normalised(action: Action, env: Mapping[str, str]) -> object:
+    if isinstance(action, Run):
+        # White space around a script comes from YAML block styles; inside it may matter to the shell.
+        return Run(script=action.script.strip())
+    if isinstance(action, Map | Loop | Inner):
+        # Its body; how wide, how often and how many failures are allowed change when it ends, not what it does.
+        body = [[step.id, fingerprint(step, env), step.needs] for step in action.steps]
+        match action:
+            case Loop(until=until, while_=while_):
+                return ["loop", body, until, while_]
+            case Inner(arguments=arguments, outputs=outputs):
+                return ["pipeline", body, arguments, outputs]
+            case _:
+                return ["map", body]
+    return action
+
+
+EVERYTHING = "*"  # the expression does not say which
+
+_NAME = re.compile(r"\b(params|steps)\b(?:\s*\.\s*([A-Za-z_]\w*)|\s*\[\s*['\"]([^'\"]+)['\"]\s*\])?")
+
+
+def references(step: Step, shared_env: Mapping[str, str]) -> tuple[frozenset[str], frozenset[str]]:
+    """The params and the steps that the expressions of a step name."""
+    if not step.dynamic:
+        return frozenset(), frozenset()
+    found: dict[str, set[str]] = {"params": set(), "steps": set()}
+    for expression in _expressions(step, shared_env):
+        for root, attribute, key in _NAME.findall(expression):
+            found[root].add(attribute or key or EVERYTHING)
+    return frozenset(found["params"]), frozenset(found["steps"])
+
+
+def _expressions(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
+    if step.when:
+        yield step.when
+    match step.action:
+        case Map(over=over, key=key, filter=wanted, sort=sort):
+            yield from (text for text in (key, wanted, sort) if text)
+            yield from (text for text in (over.value,) if isinstance(text, str) and over.kind == "expression")
+        case Loop(until=until, while_=while_):
+            yield from (text for text in (until, while_) if text)
+        case _:
+            pass
+    for inner in step.body:
+        yield from _expressions(inner, shared_env)
+    for text in _texts(step, shared_env):
+        if placeholders.has_holes(text):
+            yield from (expression for _, expression, _ in placeholders.split(text) if expression is not None)
+
+
+def _texts(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
+    yield from (*shared_env.values(), *step.env.values(), step.cwd, *step.checks)
+    yield from (declared.path for declared in (*step.artifacts, *step.inputs))
+    match step.action:
+        case Run(script=script):
+            yield script
+        case Python(arguments=arguments):
+            yield from _inside(arguments)
+        case Approve(message=message):
+            yield message
+        case Write(path=path, content=content):
+            yield from (path, content)
+        case Map(over=over, limit=limit, offset=offset):
+            yield from (text for text in (over.value, limit, offset) if isinstance(text, str))
+        case Inner(arguments=arguments):
+            yield from _inside(arguments)
+        case _:
+            pass
+
+
+def _inside(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for child in value.values():
+            yield from _inside(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from _inside(child)
+
+
+def takes_in(pattern: str, path: str) -> bool:
+    """Whether a path is, is below, or matches what was declared."""
+    return path == pattern or path.startswith(pattern.rstrip("/") + "/") or fnmatchcase(path, pattern)
+
+
+def covers(pattern: str, path: str) -> bool:
+    """Whether an input may take in what stands at a path. Says yes too often for patterns rather than too seldom."""
+    literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    if literal != pattern:
+        return path.startswith(literal)
+    return path == pattern or path.startswith(pattern.rstrip("/") + "/")
+
+
+def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
+    """The journal position at which this step or anything it depends on last produced something different."""
+    newest = unit.changed_seq
+    for need in step.needs:
+        newest = max(newest, lineage[need])
+    return newest
+
+
+def stale(
+    step: Step,
+    unit: UnitState,
+    lineage: Mapping[str, int],
+    state: RunState,
+    shared_env: Mapping[str, str],
+    item: str | None = None,
+) -> str | None:
+    """The step that produced something different since this unit started, if that counts.
+
+    Without declared inputs everything it depends on counts; with them only the results its expressions name do, and
+    the inputs themselves, which are looked at elsewhere.
+    """
+    if step.inputs:
+        named = references(step, shared_env)[1]
+        if EVERYTHING not in named:
+            # Names inside an instance are those of its neighbours; what is outside of it is its controller's concern.
+            prefix = step.id[: len(step.id) - len(step.local)]
+            changed = (need for need in named if state.unit((prefix + need, item)).changed_seq > unit.started_seq)
+            return next(iter(sorted(changed)), None)
+    for need in step.needs:
+        if lineage[need] > unit.started_seq:
+            return need
+    return None
