@@ -1158,7 +1158,9 @@ class Harness:
             self.model.answers.pop(unit[0], None)
             if kind == "step-judged":
                 self.model.answers[unit[0]] = "approved" if event.get("approved") else "rejected"
-        if kind == "step-invalidated" and place.step.body and not event.get("reopened"):
+        given_up = kind == "step-invalidated" and not event.get("reopened")
+        given_up = given_up or (kind == "step-marked" and event["status"] != "completed")
+        if given_up and place.step.body:
             self.forget(event["step"], unit[1])
         self.set_record(record, place, kind, event, saw)
 
