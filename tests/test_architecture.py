@@ -32,7 +32,7 @@ EXCEPTIONS = {
     ("cli/main.py", "open for writing"): "standard streams we were started without",
     ("cli/demo.py", "write_text"): "a scratch directory",
     ("cli/main.py", "os.open for writing"): "/dev/null in their place",
-    ("executors/output.py", "truncate"): "the second part of a log that is too long starts anew",
+    ("executors/logs.py", "truncate"): "the second part of a log that is too long starts anew",
     ("stores/memory.py", "os.open for writing"): "/dev/null: memory keeps no logs",
 }
 

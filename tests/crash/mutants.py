@@ -172,7 +172,7 @@ MUTANTS = (
         file=DURABLE,
         old="        _held.add(self)\n",
         new="        _held.add(self)\n        os.set_inheritable(self._fd, True)\n",
-        also=(("executors/spawn.py", "        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()]\n", ""),),
+        also=(("executors/local.py", "        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()]\n", ""),),
         tests=("tests/crash/test_catalogue_limits.py::test_a_step_holds_no_descriptor_but_its_streams",),
     ),
     Mutant(

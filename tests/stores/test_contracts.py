@@ -15,8 +15,7 @@ from rerail import durable
 from rerail.core.events import Event
 from rerail.core.masking import Mask
 from rerail.errors import StateUnwritable
-from rerail.executors.local import LocalExecutor
-from rerail.executors.spawn import spawn
+from rerail.executors.local import LocalExecutor, spawn
 from rerail.ports import Ownership
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.writer import DirectoryRun

@@ -15,7 +15,7 @@ from rerail.cli.render.output import printable, say
 from rerail.cli.render.terminal import Look, out_look
 from rerail.core.state import name
 from rerail.errors import UsageError
-from rerail.executors.pool import begun
+from rerail.executors.logs import begun
 from rerail.stores.directory import DirectoryStore
 
 POLL_SECONDS = 0.1

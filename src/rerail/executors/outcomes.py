@@ -11,7 +11,7 @@ import msgspec
 
 from rerail.core.values import MAX_BYTES, clean, parse_captured
 from rerail.executors import channels
-from rerail.executors.output import OutputLog
+from rerail.executors.logs import OutputLog
 from rerail.ports import Attempt, Outcome
 
 # What a machine may have again in a moment: memory, processes, descriptors.

@@ -33,7 +33,7 @@ from rerail.errors import (
     StateUnwritable,
 )
 from rerail.ports import Ownership, Recording
-from rerail.stores import finding, housekeeping, records, segments, snapshots
+from rerail.stores import housekeeping, segments, snapshots
 from rerail.stores.housekeeping import let_go
 from rerail.stores.segments import Chain, Covered
 
@@ -186,7 +186,7 @@ class DirectoryStore:
 
         def read() -> list[tuple[int, Event]]:
             chain = segments.load(path, run_id, None)
-            found = list(records.decoded(chain, run_id))
+            found = list(segments.decoded(chain, run_id))
             self._make_durable(run_id, chain)
             return found
 
@@ -196,7 +196,7 @@ class DirectoryStore:
         path = self._existing(run_id)
         found = self._beside_an_owner(run_id, lambda: self._load(run_id))  # proves the bytes that are searched
         self._make_durable(run_id, found.chain)
-        return finding.find(path, run_id, finding.Extent(found.chain.lengths), tags, step)
+        return segments.find(path, run_id, segments.Extent(found.chain.lengths), tags, step)
 
     def _make_durable(self, run_id: str, chain: Chain, *, at_rest: bool = False) -> str:
         """Force to the disk what a reader is about to show; why that cannot be done, or ''.
@@ -337,11 +337,11 @@ class DirectoryStore:
             known, covered = self._known_from_history(path)
         chain = segments.load(path, run_id, covered)
         if chain.covered and known is not None:
-            state = records.folded(chain, run_id, state_of(known))
+            state = segments.folded(chain, run_id, state_of(known))
         else:
             if checkpoint is not None:
                 bad[snapshots.FILE_NAME] = "does not match the journal"
-            state = records.folded(chain, run_id, state_of(chain.base) if chain.base else None)
+            state = segments.folded(chain, run_id, state_of(chain.base) if chain.base else None)
         header = chain.header or self._read_header(run_id)
         if chain.header is not None and self._header_file(run_id) != chain.header:
             bad[HEADER] = "is damaged"

@@ -5,19 +5,23 @@ are what a writer added that nobody acknowledged, or that lost its run. A segmen
 is void. Reading changes nothing.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
+import mmap
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from rerail import durable
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.events import FORMAT
+from rerail.core.events import FORMAT, Event
 from rerail.core.model import RunHeader
-from rerail.errors import FormatTooNew, JournalDamaged, StateUnreadable
+from rerail.core.state import RunState, fold
+from rerail.errors import FormatTooNew, IllegalEvent, JournalDamaged, StateDamaged, StateUnreadable
 from rerail.stores import journal
 from rerail.stores.journal import Position
 
@@ -410,3 +414,53 @@ def _check_seal(segment: _Segment, here: Position, chain: list[_Segment], run_id
 
 def _damaged(run_id: str, where: str, offset: int, why: str) -> JournalDamaged:
     return JournalDamaged(where, offset, why, hint=f"rerail repair {run_id}")
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """The bytes to be searched: so many of each segment, which somebody has proved, from a position on."""
+
+    lengths: Mapping[int, int]
+    since: tuple[int, int] = (0, 0)
+
+
+def find(directory: str, run_id: str, extent: Extent, tags: Collection[str], step: str) -> Iterator[Event]:
+    """The records of these kinds about a step."""
+    pattern = journal.wanted(tags, step)
+    first, offset = extent.since
+    if first == 0 and any(entry.startswith("evidence-") for entry in os.listdir(directory)):
+        for _, line in given_up(directory, run_id):
+            yield from map(journal.decode, journal.matching(line, pattern))
+    for number, length in extent.lengths.items():
+        if number < first:
+            continue
+        with durable.open_to_read(os.path.join(directory, file_name(number))) as file:
+            view = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
+        with view:
+            begin = offset if number == first else 0
+            yield from map(journal.decode, journal.matching(view, pattern, begin))
+
+
+def folded(chain: Chain, run_id: str, start: RunState | None) -> RunState:
+    """The state a journal tells of, from its beginning or from where a snapshot stands."""
+    try:
+        return fold(decoded(chain, run_id), start)
+    except IllegalEvent as error:
+        raise StateDamaged(
+            f"run {run_id}: the journal tells what cannot have happened: {error.message}", hint=f"rerail repair {run_id}"
+        ) from error
+
+
+def decoded(chain: Chain, run_id: str) -> Iterable[tuple[int, Event]]:
+    """Its records; raises StateDamaged or FormatTooNew for one that is none."""
+    try:
+        yield from journal.decode_all(chain.lines)
+    except journal.Undecodable as error:
+        if error.known:
+            raise StateDamaged(
+                f"run {run_id}: record {error.seq} of the journal makes no sense: {error}",
+                hint=f"rerail repair {run_id}",
+            ) from error
+        raise FormatTooNew(
+            f"run {run_id}: the journal holds a record this rerail does not know: {error}",
+            hint="pip install --upgrade rerail",
+        ) from error

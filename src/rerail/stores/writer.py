@@ -22,7 +22,7 @@ from rerail.core.events import FORMAT, Event
 from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import Recording
-from rerail.stores import finding, journal, segments, snapshots
+from rerail.stores import journal, segments, snapshots
 from rerail.stores.housekeeping import let_go
 from rerail.stores.segments import Chain, Covered, Opening, SegmentEnd
 from rerail.version import VERSION
@@ -275,7 +275,7 @@ class DirectoryRun:
 
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
         lengths = self._lengths | ({self._segment: self._acked_length} if self._segment else {})
-        return finding.find(self.path, self._run_id, finding.Extent(lengths, since), tags, step)
+        return segments.find(self.path, self._run_id, segments.Extent(lengths, since), tags, step)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         directory = os.path.join(self.path, "results")

@@ -12,8 +12,7 @@ import msgspec
 
 from rerail import durable
 from rerail.core.state import name
-from rerail.executors.output import LOG_BYTES, ORDER, RESTS
-from rerail.executors.pool import Begun, begun, is_pooled
+from rerail.executors.logs import LOG_BYTES, ORDER, RESTS, Begun, begun, is_pooled
 
 PIECE = 1 << 20
 
