@@ -398,7 +398,7 @@ MUTANTS = (
     ),
     Mutant(
         name="cost-is-unknown-while-artifacts-are-sealed",
-        file="engine/autosave.py",
+        file="engine/progress.py",
         old="    if outcome.metrics:\n",
         new="    if False:\n",
         tests=("tests/crash/test_survivors.py::test_what_an_attempt_cost_is_recorded_before_its_artifacts_are_sealed",),

@@ -19,10 +19,10 @@ from rerail.core.model import Approve
 from rerail.core.money import amount
 from rerail.core.retry import RetryDecision, remaining
 from rerail.core.state import Unit, UnitState, name
-from rerail.engine.allowances import Allowances
-from rerail.engine.autosave import Running
+from rerail.engine.budgets import Allowances
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
+from rerail.engine.progress import Running
 from rerail.engine.ready_queue import Task
 from rerail.engine.spec import STOP_GRACE, Ask
 from rerail.engine.throttle import Gate

@@ -8,10 +8,10 @@ from rerail.core.model import Inner, Step
 from rerail.core.staleness import fingerprint
 from rerail.core.state import Unit
 from rerail.engine.frame import Body
-from rerail.engine.launch import View
 from rerail.engine.ready_queue import Task, Turns
 from rerail.engine.recorder import Recorder
 from rerail.engine.recovery import Past
+from rerail.engine.scopes import View
 from rerail.engine.spec import Job, Tools
 from rerail.ports import Outcome
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,46 +11,20 @@ import msgspec
 
 from rerail.core.compaction import is_pipeline
 from rerail.core.events import Failure, Verdict
-from rerail.core.expressions.language import Scope
-from rerail.core.expressions.render import Rendered, StepResults, directory, mentioned, rendered, shell
+from rerail.core.expressions.language import ExpressionError, evaluate
+from rerail.core.expressions.render import Rendered, directory, mentioned, rendered, shell
 from rerail.core.items import around
-from rerail.core.model import Call, Run, Step
+from rerail.core.model import Approve, Call, Run, Step
 from rerail.core.retry import Symptoms, patterns
 from rerail.core.state import RunState, Unit
-from rerail.engine.ready_queue import Home, Task
+from rerail.engine.desk import Desk
+from rerail.engine.ready_queue import Task
+from rerail.engine.scopes import View
 from rerail.engine.spec import Find, Job, attempt_name
+from rerail.engine.step_files import StepFiles
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
 MOST_MESSAGE = 2000
-
-
-class View:
-    """A run as the expressions of its steps see it."""
-
-    def __init__(self, job: Job, state: RunState) -> None:
-        self._job = job
-        self._state = state
-        self.status: Callable[[], str] = lambda: state.status
-
-    def scope(self, home: Home, names: Mapping[str, Any]) -> Scope:
-        """What the names in an expression stand for now."""
-        job, state = self._job, self._state
-        own_params = names.get("params") if names else None
-        return Scope(
-            params=job.header.params if own_params is None else own_params,
-            env=job.base_env,
-            steps=StepResults(state, lambda name: home.lookup(name, state)),
-            run={
-                "id": job.header.run_id,
-                "dir": job.environment["RERAIL_RUN_DIR"],
-                "status": home.status or self.status(),
-            },
-            more={name: value for name, value in names.items() if name != "params"},
-        )
-
-    def of(self, task: Task) -> Scope:
-        """What the names in the texts of a task stand for."""
-        return self.scope(task.home, task.home.names(task))
 
 
 def attempt_of(job: Job, task: Task, state: RunState, number: int, view: View) -> Attempt:
@@ -198,3 +172,47 @@ def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[Symptoms, tup
         return symptoms, ()
     matching, endless = find(wanted, symptoms.text)
     return msgspec.structs.replace(symptoms, matching=matching), endless
+
+
+class Launching:
+    """Launches the attempts of one life."""
+
+    def __init__(self, desk: Desk, files: StepFiles) -> None:
+        self._desk = desk
+        self._files = files
+        self.instant: list[Outcome] = []  # of what could not start, and of what people answered
+
+    def take_instant(self) -> list[Outcome]:
+        """The outcomes that nobody has to be waited for."""
+        taken, self.instant = self.instant, []
+        return taken
+
+    def launch(self, task: Task, number: int) -> bool:
+        """Launch an attempt; whether it is that of a controller, which has to be begun instead."""
+        step = task.step
+        try:
+            if step.when:  # one that has no value was not skipped: it fails here
+                evaluate(step.when, self._desk.view.of(task))
+            kind, problem = self._files.take(task) if step.inputs or step.artifacts else ("", "")
+            if problem:
+                self.instant.append(unstartable(task.unit, kind, problem))
+                return False
+            if task.controls:
+                return True  # what goes wrong in it is not a start that failed
+            if isinstance(step.action, Approve):
+                self.instant.append(judged(task.unit, self._desk.state.unit(task.unit).verdict))
+                return False
+            self._start(task, number)
+        except ExpressionError as error:
+            self.instant.append(unstartable(task.unit, "ExpressionError", str(error)))
+        except (ValueError, KeyError, OSError) as error:
+            self.instant.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
+        return False
+
+    def _start(self, task: Task, number: int) -> None:
+        desk, tools = self._desk, self._desk.tools
+        attempt = attempt_of(desk.job, task, desk.state, number, desk.view)
+        work = tools.kinds[type(task.step.action)].work(attempt)
+        if task.step.checks:
+            attempt = with_checks(task, attempt, desk.view, tools.kinds)
+        tools.executor.start(attempt, work)

@@ -17,18 +17,17 @@ from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.hooks import Rest, last_hooks
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.admission import Holds
-from rerail.engine.autosave import save_cost, save_progress
 from rerail.engine.commits import Commits
 from rerail.engine.completion import Ends
 from rerail.engine.controllers.results import put_back
 from rerail.engine.desk import Desk
-from rerail.engine.ending import ending_of, finish
 from rerail.engine.frame import Body, Frame
 from rerail.engine.inside import Inside
-from rerail.engine.launching import Launching
+from rerail.engine.launch import Launching
+from rerail.engine.progress import save_cost, save_progress
 from rerail.engine.ready_queue import Task, Turns
 from rerail.engine.recorder import Recorder
-from rerail.engine.shutdown import Stopping
+from rerail.engine.shutdown import Stopping, ending_of, finish
 from rerail.engine.spec import STOP_GRACE, End, Job, Tools
 from rerail.engine.step_files import StepFiles
 from rerail.errors import StateUnwritable

@@ -5,8 +5,6 @@ are what a writer added that nobody acknowledged, or that lost its run. A segmen
 is void. Reading changes nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import mmap

@@ -22,12 +22,12 @@ from rerail.core.items import Items, allowed_failures, parent_of
 from rerail.core.model import Map, Run
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.values import Usage
-from rerail.engine.autosave import save_cost
 from rerail.engine.controllers import results
 from rerail.engine.controllers.controller import Controller
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.launch import attempt_of
+from rerail.engine.progress import save_cost
 from rerail.engine.ready_queue import Task
 from rerail.engine.spec import unit_name
 from rerail.ports import Outcome
