@@ -247,7 +247,7 @@ def test_state_that_may_not_be_read_is_said_and_left_alone(project: Project, who
             os.chown(path, 65534, 65534)
     before = modes(project)
 
-    refused = as_somebody(project, "resume", "r")
+    refused = as_somebody(project, "resume", "r", "--store", str(project.root / ".rerail"))
 
     assert refused.returncode == 6, refused.stderr
     assert "Permission denied" in refused.stderr

@@ -193,7 +193,8 @@ HELPERS = """
 import json, os
 
 def raises(text):
-    raise type("E" + "".join(c for c in text if c.isalnum()), (ValueError,), {})(text)
+    # Not a text of which something was left out: that is no form of the secret any more, and nobody could know it.
+    raise type("E" + text if text.isalnum() else "Error", (ValueError,), {})(text)
 
 def hands(text):
     return {text: text, "deep": [{text: [text]}], "number": int(text) if text.isdigit() else 0}

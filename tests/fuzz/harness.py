@@ -503,6 +503,8 @@ class Harness:
                 and place.step.kind == "run"
             ):
                 self.violation("repair", f"{step['id']} is said to be complete, and was not before")
+            if step["status"] == "interrupted" and place.step.kind == "run":
+                self.model.records.setdefault(place.unit, Record()).status = "interrupted"  # its record was lost
         for record in self.model.records.values():
             record.loose = True
         self.model.loose = True
@@ -1162,6 +1164,10 @@ class Harness:
         given_up = given_up or (kind == "step-marked" and event["status"] != "completed")
         if given_up and place.step.body:
             self.forget(event["step"], unit[1])
+        if kind == "step-marked":  # there is nothing left to compare what it produces with, now or later
+            for later in model._closure(unit[0].split("/")[0]) - {unit[0].split("/")[0]}:
+                if (later, "") in model.records:
+                    model.records[later, ""].loose = True
         self.set_record(record, place, kind, event, saw)
 
     def forget(self, path: str, scope: str) -> None:

@@ -140,9 +140,9 @@ class Model:
         ends = {result.end for result in now.results.values()}
         budget = options.budget or self.case.budget
         costs = sum(self._behaviour(path).cost * 3 for path, _ in now.must | now.may)
-        if FAILED in ends and options.fail_fast:
+        if options.fail_fast and ends & {FAILED, UNKNOWN}:
             now.open = True
-            now.ends = {("failed", 1)}
+            now.ends = {("failed", 1)} if FAILED in ends else {("failed", 1), ("paused", 5), ("completed", 0)}
         elif UNKNOWN in ends:
             now.ends = {("failed", 1), ("paused", 5), ("completed", 0)}
             if FAILED in ends:
@@ -366,7 +366,7 @@ class Model:
         if record.status in {"running", "interrupted"}:
             return YES if step.idempotent else DOUBT
         if record.loose or self.loose:
-            return MAYBE
+            return MAYBE if step.idempotent else UNKNOWN  # what a repair could not prove of it is asked about
         flaw = self.broken.get(artifact_of(*unit)) if step.artifact and record.status == "completed" else None
         lost = flaw is not None and (not flaw or self.options.no_restore)
         if mode == "anew" or record.anew:
@@ -448,6 +448,8 @@ class Model:
             inner = "cut"
         else:
             inner = "open"
+        if step.kind == "loop" and inner == "lenient" and record is not None and record.status == "completed":
+            return self._unknown(step, path, scope)  # whether one that is complete goes on for more rounds
         in_doubt = self._in_doubt_inside(step, path)
         if in_doubt and (inner in {"lenient", "anew"} or self._needs_run(step, path)):
             # It may begin anew, which would forget what is in doubt: a person is asked first.
@@ -462,7 +464,7 @@ class Model:
             result = self._unknown(step, path, scope)  # a person is asked before any of it goes on
             self.now.may -= {unit for unit, one in lost.items() if not one.idempotent}
             return result
-        if lost and inner == "settled" and (step.kind == "loop" or self.is_fork):
+        if lost and (step.kind == "loop" or (inner == "settled" and self.is_fork)):
             return self._unknown(step, path, scope)  # a loop begins anew, and so does what a fork shares
         before = len(self.now.must), len(self.now.may)
         if inner == "settled" and record is not None and record.status in {"completed", "failed"}:
@@ -567,7 +569,15 @@ class Model:
         moved = churn
         for key in keys:
             if (path, key) in self.dropped and mode != "anew":
-                ends.append((key, "dropped" if mode in {"settled", "open", "cut"} else UNKNOWN, ""))
+                if mode in {"settled", "open", "cut"}:
+                    ends.append((key, "dropped", ""))
+                    continue
+                self.now.may.update(  # it begins anew, perhaps, and then with all of its items
+                    [(path, key)]
+                    if is_folded(step)
+                    else [unit for one in step.body for unit in self.units(one, f"{path}/{one.id}", key)]
+                )
+                ends.append((key, UNKNOWN, ""))
                 continue
             item = self.records.get((f"{path}[]", key))
             inner = mode
