@@ -24,9 +24,9 @@ from pathlib import Path
 import rerail
 from rerail import api
 from rerail.artifacts.audit import Auditor
-from rerail.artifacts.content_store import Objects
-from rerail.artifacts.paths import Place as Files
-from rerail.artifacts.seal import Means, seal
+from rerail.artifacts.content_store import ContentStore
+from rerail.artifacts.paths import ProjectPaths as Files
+from rerail.artifacts.seal import SealEnv, seal
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, Run, RunOptions, Step
@@ -297,11 +297,11 @@ def artifacts(place: Path, count: int, size: int, what: str) -> None:
         for _ in range(2)
     )
     home = Files(work_dir=str(place), root=str(place))
-    objects = Objects(str(place / ".rerail" / f"objects-{count}"))
+    objects = ContentStore(str(place / ".rerail" / f"objects-{count}"))
     objects.hold()
     staging = place / f"staging-{count}"
     staging.mkdir()
-    means = Means(place=home, objects=objects, staging=str(staging))
+    means = SealEnv(place=home, objects=objects, staging=str(staging))
     path = directory.name
     plain = seconds(lambda: seal([Artifact(path=path, keep=False)], means))
     sealed: list[ArtifactRecord] = []

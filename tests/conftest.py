@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 import rerail.app.wiring
-from rerail.app.traces import mark_in
+from rerail.app.traces import process_tag_in
 from rerail.errors import RerailError
 from rerail.executors import channels
 from rerail.stores.directory import DirectoryStore
@@ -90,7 +90,7 @@ class Project:
         store = DirectoryStore(str(self.root / ".rerail"))
         for run_id in store.runs():  # what killed attempts left in memory would be there until the machine is restarted
             with contextlib.suppress(OSError, RerailError):
-                channels.wipe(mark_in(store, run_id) or "nobody's")
+                channels.wipe(process_tag_in(store, run_id) or "nobody's")
 
     def ledger(self) -> list[str]:
         return self.ledger_file.read_text(encoding="utf-8").split()
@@ -184,7 +184,7 @@ os.environ[plan_oracle.FILE] = str(_violations)
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(Path(__file__).parent / "preload"), os.environ.get("PYTHONPATH")))
 )
-rerail.app.wiring.drive = plan_oracle.watched(rerail.app.wiring.drive)
+rerail.app.wiring.execute = plan_oracle.watched(rerail.app.wiring.execute)
 
 
 @pytest.fixture(autouse=True)

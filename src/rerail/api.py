@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rerail.app.planning import (
-    Prepared,
+    ResumePlan,
     ResumeRequest,
     StartRequest,
-    actual,
+    absolute,
     checkpoint,
     header_of,
     load,
     mask_of,
     new_run_id,
     params_of,
-    plan_on,
+    plan_resume,
     prepare,
     refuse_misplaced,
     refuse_secret_header,
@@ -33,13 +33,13 @@ from rerail.app.planning import (
     started,
 )
 from rerail.app.restore import mend, mending_events, relied_on
-from rerail.app.traces import end_processes, ended_words, hiding, mark_of, present_secrets
+from rerail.app.traces import end_processes, ended_words, hiding, present_secrets, process_tag
 from rerail.core.events import RunResumed, RunStarted
 from rerail.core.model import Pipeline, RunHeader, RunOptions
-from rerail.core.plan import Wishes
+from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
 from rerail.core.state import RunState
-from rerail.ports import Reporter, RunLog, Store
+from rerail.ports import Reporter, RunWriter, Store
 
 if TYPE_CHECKING:
     from rerail.stores.claims import Claims
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
 
-class Teller:
+class ResumeObserver:
     """Is told what a person should know before a run goes on; this one says nothing."""
 
-    def announce(self, ready: Prepared) -> None:
+    def announce(self, ready: ResumePlan) -> None:
         """The plan, before anything is touched; again if another one had to be made."""
 
-    def narrate(self, ready: Prepared, done: list[Any]) -> None:
+    def narrate(self, ready: ResumePlan, done: list[Any]) -> None:
         """What was found and done about files, before anything runs."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a life of a run ended; `end` is the engine's word for it."""
 
     run_id: str
@@ -72,8 +72,8 @@ def start(
     *,
     base_dir: str = "",
     functions: Functions | None = None,
-) -> Result:
-    """Start a new run and drive it to the end of this life."""
+) -> RunOutcome:
+    """Start a new run and execute it to the end of this life."""
     pipeline, text = load(request.pipeline_path)
     return start_pipeline(store, pipeline, text, request, reporters, base_dir=base_dir, functions=functions)
 
@@ -87,10 +87,10 @@ def start_pipeline(
     *,
     base_dir: str = "",
     functions: Functions | None = None,
-) -> Result:
+) -> RunOutcome:
     """Start a run of a pipeline that is already loaded."""
     now = datetime.now(UTC)
-    from rerail.app.wiring import Place, drive
+    from rerail.app.wiring import ExecuteRequest, execute
     from rerail.artifacts.paths import place_of
 
     mask = mask_of(pipeline, request.options)
@@ -98,11 +98,11 @@ def start_pipeline(
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, request.params)
     header = header_of(pipeline, request, params, now, base_dir)
-    refuse_secret_header(mask, header, store.directory(header.run_id), actual(header.work_dir, base_dir))
-    files = place_of(actual(header.work_dir, base_dir), base_dir, store.directory(header.run_id))
+    refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
+    files = place_of(absolute(header.work_dir, base_dir), base_dir, store.directory(header.run_id))
     refuse_misplaced(pipeline, files, request.pipeline_path)
-    claims = Claiming(store, pipeline, header, files.work_dir, allow_concurrent=request.allow_concurrent)
-    log: RunLog | None = None
+    claims = PathClaims(store, pipeline, header, files.work_dir, allow_concurrent=request.allow_concurrent)
+    log: RunWriter | None = None
     try:
         with claims.claimed("rerail run"):
             log = store.create(header, text)
@@ -112,9 +112,9 @@ def start_pipeline(
         raise
     try:
         opening = started(pipeline, text, request.options, now)
-        decisions = plan(pipeline, RunState(), wishes=Wishes(start=request.start))
-        place = Place(
-            work_dir=actual(log.recording.header.work_dir, base_dir),
+        decisions = plan(pipeline, RunState(), wishes=PlanOptions(start=request.start))
+        place = ExecuteRequest(
+            work_dir=absolute(log.recording.header.work_dir, base_dir),
             functions=functions or {},
             until=request.until,
             mask=mask,
@@ -123,8 +123,8 @@ def start_pipeline(
             wait=request.wait,
             ask=request.ask,
         )
-        driven = drive(log, pipeline, decisions, opening, reporters, place)
-        return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
+        driven = execute(log, pipeline, decisions, opening, reporters, place)
+        return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
     finally:
         claims.release()
         log.close()
@@ -138,19 +138,19 @@ def resume(
     *,
     base_dir: str = "",
     functions: Functions | None = None,
-    teller: Teller | None = None,
-) -> Result | None:
-    """Take a run over and drive it on; None if it is completed and all it claims stands."""
-    from rerail.app.wiring import Place, drive
+    teller: ResumeObserver | None = None,
+) -> RunOutcome | None:
+    """Take a run over and execute it on; None if it is completed and all it claims stands."""
+    from rerail.app.wiring import ExecuteRequest, execute
 
-    request, teller = request or ResumeRequest(), teller or Teller()
+    request, teller = request or ResumeRequest(), teller or ResumeObserver()
     log = store.own(run_id)
     relying = contextlib.ExitStack()
     try:
         recording = log.recording
         relying.enter_context(relied_on(log.directory))
         _end_leftovers(log, reporters)  # before anything is looked at: they could still write
-        ready = plan_on(store, recording, request, base_dir)
+        ready = plan_resume(store, recording, request, base_dir)
         if ready.finished:
             if (
                 not recording.is_cached
@@ -159,7 +159,7 @@ def resume(
                     log.save_snapshot(checkpoint(store, recording), keep=ready.pipeline.checkpoint.history)
             return None
         header, work_dir = recording.header, ready.place.work_dir
-        claims = Claiming(store, ready.pipeline, header, work_dir, allow_concurrent=request.allow_concurrent)
+        claims = PathClaims(store, ready.pipeline, header, work_dir, allow_concurrent=request.allow_concurrent)
         relying.callback(claims.release)
         with claims.claimed(f"rerail resume {run_id}"):
             pass
@@ -172,8 +172,8 @@ def resume(
         if ready.refreeze:
             log.freeze_pipeline(ready.text)
         opening = _opening(ready, options)
-        place = Place(
-            work_dir=actual(log.recording.header.work_dir, base_dir),
+        place = ExecuteRequest(
+            work_dir=absolute(log.recording.header.work_dir, base_dir),
             functions=functions or {},
             until=request.until,
             mask=mask,
@@ -186,14 +186,14 @@ def resume(
             wait=request.wait,
             ask=request.ask,
         )
-        driven = drive(log, ready.pipeline, ready.plan, opening, reporters, place)
-        return Result(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
+        driven = execute(log, ready.pipeline, ready.plan, opening, reporters, place)
+        return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
     finally:
         relying.close()
         log.close()
 
 
-class Claiming:
+class PathClaims:
     """The paths that a run claims while this process executes it; none of this costs anything if it claims none."""
 
     def __init__(
@@ -250,7 +250,7 @@ class Claiming:
             self._claims.release()
 
 
-def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
+def _opening(ready: ResumePlan, options: RunOptions) -> RunStarted | RunResumed:
     opening = started(ready.pipeline, ready.text, options, datetime.now(UTC))
     if ready.recording.state.status == "pending":
         return opening
@@ -259,7 +259,7 @@ def _opening(ready: Prepared, options: RunOptions) -> RunStarted | RunResumed:
     return RunResumed(**known, notices=ready.notices, saved_seconds=round(seconds, 3), saved_usd=dollars)
 
 
-def _end_leftovers(log: RunLog, reporters: Sequence[Reporter]) -> None:
+def _end_leftovers(log: RunWriter, reporters: Sequence[Reporter]) -> None:
     """End what the previous life left running: it is never adopted, and never runs beside its successor."""
     ended = end_processes(log)
     for reporter in reporters if ended else ():
@@ -268,18 +268,18 @@ def _end_leftovers(log: RunLog, reporters: Sequence[Reporter]) -> None:
 
 __all__ = [
     "Functions",
-    "Prepared",
-    "Result",
+    "ResumeObserver",
+    "ResumePlan",
     "ResumeRequest",
+    "RunOutcome",
     "StartRequest",
-    "Teller",
     "checkpoint",
     "load",
-    "mark_of",
     "new_run_id",
     "params_of",
     "prepare",
     "present_secrets",
+    "process_tag",
     "refuse_misplaced",
     "refuse_secret_pipeline",
     "refuse_secrets",

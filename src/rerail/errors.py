@@ -8,7 +8,7 @@ RerailError
 │   └── PipelineChanged
 ├── RunNotFound               3
 ├── RunBusy                   4   a live process owns the run
-├── RunPaused                 5   resume later
+├── RunPausedError                 5   resume later
 ├── StateError                6   state cannot be written or is damaged
 │   ├── StateUnwritable
 │   ├── StateUnreadable
@@ -88,7 +88,7 @@ class RunBusy(RerailError):
     exit_code = 4
 
 
-class RunPaused(RerailError):
+class RunPausedError(RerailError):
     """The run waits for something: a person, money, time."""
 
     exit_code = 5

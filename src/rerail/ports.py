@@ -17,7 +17,7 @@ from rerail.core.model import Action, Artifact, RunHeader, Step
 from rerail.core.state import RunState, Unit
 
 
-class Recording(msgspec.Struct, kw_only=True):
+class LoadedRun(msgspec.Struct, kw_only=True):
     """What a store has proved about a run: state at the end of the journal, and what was noticed on the way."""
 
     header: RunHeader
@@ -33,11 +33,11 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
 
 
-class RunLog(Protocol):
+class RunWriter(Protocol):
     """A run owned by this process: the only handle that can change it."""
 
     @property
-    def recording(self) -> Recording:
+    def recording(self) -> LoadedRun:
         """What was proved when ownership was taken. The opening events of the new life follow it."""
 
     @property
@@ -92,13 +92,13 @@ class RunLog(Protocol):
 class Store(Protocol):
     """Where runs live."""
 
-    def create(self, header: RunHeader, pipeline: bytes) -> RunLog:
+    def create(self, header: RunHeader, pipeline: bytes) -> RunWriter:
         """Create a run and own it from birth; durable on return. Raises RunExists."""
 
-    def own(self, run_id: str) -> RunLog:
+    def own(self, run_id: str) -> RunWriter:
         """Take a run over. Raises RunBusy while its owner lives, RunNotFound, StateDamaged, FormatTooNew."""
 
-    def read(self, run_id: str) -> Recording:
+    def read(self, run_id: str) -> LoadedRun:
         """What is proved about a run. Takes no lock, changes nothing, works beside a live owner."""
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
@@ -217,7 +217,7 @@ class Executor(Protocol):
         """Release everything. Nothing that was started is alive afterwards."""
 
 
-class Looked(msgspec.Struct, frozen=True, kw_only=True):
+class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What came of looking at the files of a unit: before it started, or after it ended well."""
 
     unit: Unit
@@ -232,7 +232,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     given_up: bool = False
 
 
-class Workshop(Protocol):
+class ArtifactWorker(Protocol):
     """Where the files of steps are looked at, while others run."""
 
     def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
@@ -250,7 +250,7 @@ class Workshop(Protocol):
     def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
         """Move aside what stands at the broken paths of a step that is going to run again."""
 
-    def finished(self) -> list[Looked]:
+    def finished(self) -> list[FileCheck]:
         """What has come of it since the last call. The executor is woken when there is something."""
 
     def slow(self, now: float) -> list[str]:

@@ -23,14 +23,14 @@ LEAVING = 3  # so many of them end rerail, whatever it is doing
 only_steps = False  # whether this process has no children but those of steps: set by who knows, the command line
 
 
-class Known(NamedTuple):
+class KillScope(NamedTuple):
     """What processes that must go are known by besides a mark: the session they are in, the pipe they write to."""
 
     sessions: frozenset[int] = frozenset()
     pipes: frozenset[int] = frozenset()
 
 
-NOTHING_MORE = Known()
+NOTHING_MORE = KillScope()
 
 
 _PROC = "/proc"
@@ -171,7 +171,9 @@ def _end_group(leader: int) -> bool:
     return True
 
 
-def end_marked(mark: str, known: Known = NOTHING_MORE, *, patience: float = 5.0, pauses: Sequence[float] = ()) -> int:
+def kill_tagged(
+    mark: str, known: KillScope = NOTHING_MORE, *, patience: float = 5.0, pauses: Sequence[float] = ()
+) -> int:
     """Kill every process that bears the mark and wait until they are gone; return how many there were.
 
     Also what shares a session with one of them or is `known` otherwise: a process may have dropped its environment.

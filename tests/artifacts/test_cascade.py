@@ -297,8 +297,8 @@ def test_a_copy_that_rots_between_audit_and_restore_makes_another_plan(tmp_path:
     before = len(world.ran)
     plans: list[list[str]] = []
 
-    class Rot(api.Teller):
-        def announce(self, ready: api.Prepared) -> None:
+    class Rot(api.ResumeObserver):
+        def announce(self, ready: api.ResumePlan) -> None:
             plans.append([decision.decision for decision in ready.plan.decisions])
             for copy in (tmp_path / ".rerail" / "objects").glob("??/*"):
                 copy.chmod(0o600)

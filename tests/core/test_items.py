@@ -14,7 +14,7 @@ from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.dead_letters import dead_letters
 from rerail.core.expressions import jsonpath
-from rerail.core.item_list import Listing, compared, made, recorded, records
+from rerail.core.item_list import ItemList, diff, made, recorded, records
 from rerail.core.items import allowed_failures, depth_of, joined, key_of, parent_of, ranges, set_ranges
 from rerail.core.model import Pipeline
 from rerail.core.progress import is_better, watched
@@ -64,7 +64,7 @@ def test_marks_are_told_and_read_back(marks: bytearray) -> None:
 def test_a_new_list_keeps_exactly_what_is_the_same(old: dict[str, int], new: dict[str, int], data: st.DataObject) -> None:
     marks = bytearray(data.draw(st.lists(st.integers(0, 3), min_size=len(old), max_size=len(old))))
     before, after = made(list(old), list(old.values())), made(list(new), list(new.values()))
-    kept = compared(before, marks, after)
+    kept = diff(before, marks, after)
 
     for index, key in enumerate(new):
         same = key in old and old[key] == new[key]
@@ -96,7 +96,7 @@ class Machine:
         self.cost = 0.0
         self.do(started())
         self.do(ev.StepStarted(at=AT, step="m", attempt=1))
-        listing = Listing(keys=[f"k{index}" for index in range(count)], values=None, digest="d")
+        listing = ItemList(keys=[f"k{index}" for index in range(count)], values=None, digest="d")
         for event in records(("m", None), listing, AT):
             self.do(event)
 

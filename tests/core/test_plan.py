@@ -14,7 +14,7 @@ from rerail import testing
 from rerail.core import events as ev
 from rerail.core.graph import topological
 from rerail.core.model import Pipeline, Retry, Run, Step
-from rerail.core.plan import Wishes
+from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
 from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState, fold
@@ -215,7 +215,7 @@ def test_changes_keep_reuses_what_was_edited_and_says_so() -> None:
     changed = edited(pipeline, {"a"})
 
     assert [item.decision for item in plan(changed, state).decisions] == ["rerun", "rerun"]
-    kept = plan(changed, state, wishes=Wishes(changes="keep")).decisions
+    kept = plan(changed, state, wishes=PlanOptions(changes="keep")).decisions
     assert [item.decision for item in kept] == ["reuse", "reuse"]
     assert "--changes keep" in kept[0].reason
     assert plan(changed, state).decisions[1].unless_same == ("a",)

@@ -180,7 +180,7 @@ def test_nothing_is_evaluated_when_an_expression_is_checked(expression: str) -> 
         if event == "call" and (frame.f_code.co_name in evaluating or frame.f_code in own):
             seen.append(frame.f_code.co_name)
 
-    known = language.Known(params=(), steps=(), all_steps=())
+    known = language.VisibleNames(params=(), steps=(), all_steps=())
     before = sys.getprofile()
     sys.setprofile(watch)
     try:
@@ -196,7 +196,7 @@ def _has_code(function: Any) -> bool:
 
 @pytest.mark.parametrize("expression", ["1 is callable", "params is sameas(1)", "1|center(9)", "range(9)", "lipsum()"])
 def test_what_is_not_there_is_named_when_the_file_is_loaded(expression: str) -> None:
-    wrong = language.check(expression, language.Known(params=(), steps=(), all_steps=()))
+    wrong = language.check(expression, language.VisibleNames(params=(), steps=(), all_steps=()))
 
     assert wrong.startswith(f"`{expression}`: no")
 

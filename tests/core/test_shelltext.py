@@ -105,7 +105,7 @@ def test_any_value_in_any_place_arrives_unharmed(shell: str, value: str) -> None
     for name, template in {**PLACES, **(BASH_PLACES if shell == "bash" else {})}.items():
         try:
             out = deliver(template, value, shell).decode()
-        except quoting.Refused:  # only what could run, and only where something is calculated
+        except quoting.ValueRefused:  # only what could run, and only where something is calculated
             assert re.search(r"\w\[.*(\$\(|`|\$\{)", value, re.DOTALL)
             assert re.search(r"\(\(|\[\[|\w\[|=\(|\$\[|read", template)
             continue
@@ -118,7 +118,7 @@ def test_nothing_in_a_value_is_executed(shell: str, tmp_path: Path) -> None:
     for payload in ("$(touch pwned)", "`touch pwned`", "'; touch pwned; '", '"; touch pwned; "', "a[$(touch pwned)]",
                     "\ntouch pwned\n", "${x:-$(touch pwned)}", "x); touch pwned; (", "}; touch pwned; {"):  # fmt: skip
         for template in PLACES.values():
-            with contextlib.suppress(quoting.Refused):
+            with contextlib.suppress(quoting.ValueRefused):
                 deliver(template, payload, shell, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -175,7 +175,7 @@ def test_only_numbers_stand_where_the_shell_calculates(template: str) -> None:
 def test_places_where_nothing_can_be_delivered_are_refused(template: str) -> None:
     literals = [literal for literal, _, _ in placeholders.split(template.replace("V", "${{ v }}"))]
 
-    with pytest.raises(lexer.Misplaced):
+    with pytest.raises(lexer.NotAllowedHere):
         lexer.slots(literals)
 
 
@@ -294,7 +294,7 @@ def test_everyday_scripts_take_any_value(shell: str, value: str) -> None:
             continue
         try:
             assert deliver(template, value, shell).decode() == f"[{value}]", name
-        except quoting.Refused:
+        except quoting.ValueRefused:
             assert re.search(r"\w\[.*(\$\(|`|\$\{)", value, re.DOTALL)
 
 
@@ -411,7 +411,7 @@ def test_nul_is_refused_and_comments_get_nothing() -> None:
 def test_splitting_loses_nothing(text: str) -> None:
     try:
         pieces = placeholders.split(text)
-    except placeholders.Unclosed as error:
+    except placeholders.UnclosedPlaceholder as error:
         assert text[error.offset :].startswith("${{")
         return
     for literal, expression, offset in pieces:

@@ -16,7 +16,7 @@ from rerail.core.checkpoint import checkpoint_of
 from rerail.core.graph import Frontier, downstream, find_cycle, topological
 from rerail.core.model import Param, Pipeline, Retry, Run, Step
 from rerail.core.params import resolve
-from rerail.core.retry import Circumstances, Symptoms, backoff, decide, remaining
+from rerail.core.retry import FailureFacts, RetryFacts, backoff, decide, remaining
 from rerail.core.state import fold
 from rerail.core.values import parse_metrics, parse_outputs, problem, typed
 
@@ -64,7 +64,7 @@ def test_ten_thousand_steps_in_a_row_need_no_recursion() -> None:
 )
 def test_a_retry_is_bounded_and_ends(policy: Retry, failures: int, dice: float, retryable: bool) -> None:
     step = Step(id="a", action=Run(script=""), retry=policy)
-    decision = decide(step, Symptoms(retryable=retryable), Circumstances(failures=failures, at=AT, dice=dice))
+    decision = decide(step, FailureFacts(retryable=retryable), RetryFacts(failures=failures, at=AT, dice=dice))
     if decision.delay is None:
         assert not retryable or failures >= policy.attempts
     else:

@@ -135,7 +135,7 @@ def filled(script: str, given: Sequence[str]) -> tuple[str, dict[str, str]] | No
     try:
         places = lexer.slots([literal for literal, _, _ in pieces])
         return quoting.fill(places, [given[index % len(given)] for index in range(len(places.slots))])
-    except (lexer.Misplaced, quoting.Refused):
+    except (lexer.NotAllowedHere, quoting.ValueRefused):
         return None
 
 
@@ -230,7 +230,7 @@ EVALUATED = [
 def test_variables_that_bash_expands_by_itself_hold_no_commands(trial: Trial) -> None:
     places = lexer.slots(["set -x; true"])
     for name, value in product(("BASH_ENV", "PS4"), ("$(>pwned)", "`>pwned`", "\\044(>pwned)", "x$(>pwned)")):
-        with pytest.raises(quoting.Refused):
+        with pytest.raises(quoting.ValueRefused):
             quoting.fill(places, [], {name: value})
         assert not trial.runs("true", {name: "plain"})
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rerail.adapters.clock import LocalZone
 from rerail.core.model import RateLimit, Retry, Run, Step
 from rerail.core.rate_limits import refused
-from rerail.core.retry import MOST_LONG_REFUSALS, MOST_REFUSALS, Circumstances, Symptoms, decide
+from rerail.core.retry import MOST_LONG_REFUSALS, MOST_REFUSALS, FailureFacts, RetryFacts, decide
 from rerail.core.retry_after import MOST_AHEAD, told_until
-from rerail.engine.throttle import Gate
+from rerail.engine.throttle import Throttle
 
 NOW = datetime(2026, 11, 16, 11, 30, tzinfo=UTC)
 
@@ -240,7 +240,7 @@ STEPS = st.builds(
     rate_limit=st.builds(RateLimit, recognised=st.booleans()),
 )
 SYMPTOMS = st.builds(
-    Symptoms,
+    FailureFacts,
     message=st.sampled_from(["exited with code 1", "timed out"]),
     type=st.sampled_from(["ExitCode", "Timeout"]),
     exit_code=st.sampled_from([1, 7, 75, None]),
@@ -248,7 +248,7 @@ SYMPTOMS = st.builds(
     retryable=st.booleans(),
 )
 AROUND = st.builds(
-    Circumstances,
+    RetryFacts,
     failures=st.integers(1, 20),
     refusals=st.integers(0, 30),
     at=st.just(NOW),
@@ -258,7 +258,7 @@ AROUND = st.builds(
 
 
 @given(STEPS, SYMPTOMS, AROUND)
-def test_laws_of_the_decision(step: Step, symptoms: Symptoms, around: Circumstances) -> None:
+def test_laws_of_the_decision(step: Step, symptoms: FailureFacts, around: RetryFacts) -> None:
     decision = decide(step, symptoms, around)
 
     assert decision == decide(step, symptoms, around), "the same question has one answer"
@@ -286,19 +286,19 @@ def test_laws_of_the_decision(step: Step, symptoms: Symptoms, around: Circumstan
 
 def test_a_refusal_in_words() -> None:
     step = Step(id="a", action=Run(script=""), retry=Retry(attempts=4, delay=7, jitter=False))
-    refusal = Symptoms(message="exited with code 1", stderr="429 Too Many Requests")
-    around = Circumstances(failures=1, at=NOW, dice=0.5)
+    refusal = FailureFacts(message="exited with code 1", stderr="429 Too Many Requests")
+    around = RetryFacts(failures=1, at=NOW, dice=0.5)
     assert decide(step, refusal, around).why == "attempt 2 of 4 in 7 s: rate limit"
-    plain = Symptoms(message="exited with code 3")
+    plain = FailureFacts(message="exited with code 3")
     assert decide(step, plain, around).why == "attempt 2 of 4 in 7 s: exited with code 3"
-    assert decide(step, plain, Circumstances(failures=4, at=NOW, dice=0.5)).why == "all 4 attempts failed"
+    assert decide(step, plain, RetryFacts(failures=4, at=NOW, dice=0.5)).why == "all 4 attempts failed"
 
 
 def test_without_a_policy_refusals_are_waited_for_ever_longer_and_then_no_more() -> None:
-    step, refusal = Step(id="a", action=Run(script="")), Symptoms(stderr="rate limit exceeded")
+    step, refusal = Step(id="a", action=Run(script="")), FailureFacts(stderr="rate limit exceeded")
 
     def delay(refusals: int) -> float | None:
-        return decide(step, refusal, Circumstances(failures=1, refusals=refusals, at=NOW, dice=0.5)).delay
+        return decide(step, refusal, RetryFacts(failures=1, refusals=refusals, at=NOW, dice=0.5)).delay
 
     waits = [delay(refusals) for refusals in range(MOST_LONG_REFUSALS)]
     assert all(wait is not None for wait in waits[: MOST_LONG_REFUSALS - 1])
@@ -309,14 +309,14 @@ def test_without_a_policy_refusals_are_waited_for_ever_longer_and_then_no_more()
 
 def test_a_policy_that_speaks_of_refusals_bounds_them() -> None:
     step = Step(id="a", action=Run(script=""), retry=Retry(attempts=3, on=("rate_limit",)))
-    refusal = Symptoms(stderr="rate limit exceeded")
-    decisions = [decide(step, refusal, Circumstances(failures=1, refusals=n, at=NOW, dice=0.5)) for n in range(3)]
+    refusal = FailureFacts(stderr="rate limit exceeded")
+    decisions = [decide(step, refusal, RetryFacts(failures=1, refusals=n, at=NOW, dice=0.5)) for n in range(3)]
     assert [one.delay is None for one in decisions] == [False, False, True]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 100), st.floats(0.001, 1000), st.integers(1, 64)), max_size=40))
 def test_laws_of_a_gate(happened: list[tuple[bool, float, float, int]]) -> None:
-    gate, now = Gate(), 0.0
+    gate, now = Throttle(), 0.0
     for passes, later, delay, under_way in happened:
         now += later
         closed, opens, width, refusals = gate.is_closed(now), gate.opens, gate.width, gate.refusals
@@ -343,7 +343,7 @@ def test_laws_of_a_gate(happened: list[tuple[bool, float, float, int]]) -> None:
 
 
 def test_a_gate_whose_time_has_come_by_the_clock_on_the_wall_opens() -> None:
-    gate = Gate()
+    gate = Throttle()
     gate.refuse(100.0, 3600, NOW + timedelta(hours=1), 1)
     assert not gate.put_forward(101.0, NOW + timedelta(minutes=59))
     assert gate.is_closed(101.0)

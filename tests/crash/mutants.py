@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         name="orphans-live-on",
         file="executors/watchdog.py",
-        old="                processes.end_marked(self._mark, self._table.known, pauses=_AGAIN)\n",
+        old="                processes.kill_tagged(self._mark, self._table.known, pauses=_AGAIN)\n",
         new="                pass\n",
         tests=("tests/engine/test_processes.py::test_no_process_outlives_rerail",),
     ),

@@ -292,7 +292,7 @@ def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerail.durable.AppendFile.STEP", 4096)  # so that journals grow beyond it
     monkeypatch.setattr("rerail.stores.writer.RESERVE_BYTES", 0)
     monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", 1e9)
-    monkeypatch.setattr("rerail.processes.end_marked", lambda _mark, **_more: 0)  # nothing here starts a process
+    monkeypatch.setattr("rerail.processes.kill_tagged", lambda _mark, **_more: 0)  # nothing here starts a process
     monkeypatch.setattr("rerail.stores.index.append", _append_row)
     here = Owner(pid=1, started="1", boot="b", namespace="n", host="h", since=AT)
     monkeypatch.setattr("rerail.processes.identity", lambda _since: here)  # in every process that explores the same

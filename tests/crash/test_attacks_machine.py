@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rerail.app.traces import mark_in
+from rerail.app.traces import process_tag_in
 from rerail.cli.main import main as rerail_main
 from rerail.executors import channels
 from rerail.stores.directory import DirectoryStore
@@ -202,7 +202,7 @@ def killed_with_an_open_account(project: Project) -> str:
     process.kill()
     process.communicate()
     (project.root / "go").touch()
-    return channels._prefix(mark_in(DirectoryStore(str(project.root / ".rerail")), "r"))
+    return channels._prefix(process_tag_in(DirectoryStore(str(project.root / ".rerail")), "r"))
 
 
 def forged(directory: Path, name: str) -> None:

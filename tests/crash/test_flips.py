@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rerail.app.runs import summaries
-from rerail.artifacts.content_store import Objects
+from rerail.artifacts.content_store import ContentStore
 from rerail.errors import StateError
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project
@@ -97,7 +97,7 @@ def test_the_index_is_believed_only_if_it_is_true(failed: Project) -> None:
 @pytest.mark.scenario("E6")
 def test_a_copy_in_the_content_store_is_used_only_if_it_is_whole(failed: Project) -> None:
     place = failed.root / ".rerail" / "objects"
-    objects = Objects(str(place))
+    objects = ContentStore(str(place))
     kept = [path for path in place.rglob("*") if path.is_file() and len(path.name) > 40]
     assert len(kept) >= 3  # two files and the list of them
     for path in kept:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rerail import api
-from rerail.artifacts.content_store import Objects
+from rerail.artifacts.content_store import ContentStore
 from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.errors import RerailError
@@ -30,10 +30,10 @@ SETTING_UP = 26  # operations before the first step: each is another one; what f
 # What is only a cache, or tidiness, may be lost in a power cut: the journal makes up for it.
 CACHE_ONLY = {
     "rerail.stores.directory.DirectoryStore._prepare": ".gitignore is for git, not for us",
-    "rerail.stores.writer.DirectoryRun.save_snapshot": "checkpoint.json is a cache of the journal",
-    "rerail.stores.writer.DirectoryRun.settle_past": "history/ and logs/ are recreated",
+    "rerail.stores.writer.DirectoryRunWriter.save_snapshot": "checkpoint.json is a cache of the journal",
+    "rerail.stores.writer.DirectoryRunWriter.settle_past": "history/ and logs/ are recreated",
 }
-NEEDED_THERE = "rerail.stores.writer.DirectoryRun.settle_past"  # has syncs of both kinds
+NEEDED_THERE = "rerail.stores.writer.DirectoryRunWriter.settle_past"  # has syncs of both kinds
 
 
 def histories(memory: Path) -> list[Sequence[Op]]:
@@ -148,7 +148,7 @@ def judge_claims(place: str, notes: Sequence[str]) -> str:
 
 
 def _broken(place: Path, records: Sequence[ArtifactRecord]) -> list[str]:
-    objects = Objects(str(place / "state" / "objects"))
+    objects = ContentStore(str(place / "state" / "objects"))
     bad = []
     for record in records:
         entries = [record] if record.kind == "file" else objects.manifest(record.manifest)

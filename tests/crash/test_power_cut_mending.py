@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rerail import api
-from rerail.core.events import ArtifactsRestored, Event, RunPaused, StepJudged
+from rerail.core.events import ApprovalGiven, ArtifactsRestored, Event, RunPaused
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.core.state import RunState
 from rerail.errors import RunNotFound
@@ -159,7 +159,7 @@ def test_a_power_cut_while_a_changed_pipeline_is_taken(memory: Path) -> None:
     needed(lambda: Explorer(memory / "after", judge_frozen, most_violations=1), root, fs.ops, frozen, since)
 
 
-SAID = StepJudged(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
+SAID = ApprovalGiven(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
 
 
 @pytest.mark.scenario("B4")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rerail import durable
-from rerail.core.events import StepJudged
+from rerail.core.events import ApprovalGiven
 from rerail.durable import copies
 from rerail.errors import StateDamaged
 from rerail.stores import inbox
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.privileges
 
 def test_a_letter_is_there_until_what_it_says_is_recorded(tmp_path: Path) -> None:
     """Whoever reads it may die before that, and may ask for more before that."""
-    said = StepJudged(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
+    said = ApprovalGiven(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
     inbox.put(str(tmp_path), said)
 
     assert inbox.Inbox(str(tmp_path)).take() == [said]

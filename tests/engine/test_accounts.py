@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rerail.app.traces import mark_in
-from rerail.core.events import StepJudged
+from rerail.app.traces import process_tag_in
+from rerail.core.events import ApprovalGiven
 from rerail.executors import channels
 from rerail.stores import inbox
 from rerail.stores.directory import DirectoryStore
@@ -210,7 +210,7 @@ def test_an_answer_is_there_until_it_is_recorded(project: Project) -> None:
     project.pipeline("steps: [{id: ok, approve: sure?}, {id: more, needs: [], approve: really?}]")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
     for step in ("ok", "more"):  # as from beside a process that drives the run
-        said = StepJudged(at=datetime.now(UTC), step=step, approved=True, by="me")
+        said = ApprovalGiven(at=datetime.now(UTC), step=step, approved=True, by="me")
         inbox.put(str(project.run_dir("r")), said)
     assert life(project, "resume", "r", patch=DIES_BEFORE_IT_RECORDS) == 9
 
@@ -427,6 +427,6 @@ def test_money_that_nobody_can_know_of_is_said(project: Project) -> None:
     project.pipeline("budget: {cost_usd: 100}\n" + COSTLY)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
     store = DirectoryStore(str(project.root / ".rerail"))
-    channels.wipe(mark_in(store, "r"))  # as a restart of the machine does
+    channels.wipe(process_tag_in(store, "r"))  # as a restart of the machine does
     done = project.rerail("resume", "r", check=0)
     assert "had cost when it was killed is not known here" in done.stderr

@@ -41,7 +41,7 @@ MUTANTS = (
     ),
     Mutant(
         "nobody ends the steps of a rerail that was killed",
-        "processes.end_marked(self._mark, self._table.known, pauses=_AGAIN)",
+        "processes.kill_tagged(self._mark, self._table.known, pauses=_AGAIN)",
         "pass",
     ),
     Mutant(
@@ -61,8 +61,8 @@ MUTANTS = (
     ),
     Mutant(
         "a changed artifact of the same size is believed",
-        'return Seen() if self._digests[key] == entry.sha256 else Seen(condition="changed")',
-        "return Seen()",
+        'return AuditFinding() if self._digests[key] == entry.sha256 else AuditFinding(condition="changed")',
+        "return AuditFinding()",
     ),
     Mutant(
         "a cut-off step that is not idempotent is repeated",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rerail import walker
 from rerail.adapters import item_sources
 from rerail.core.expressions.language import Scope
-from rerail.core.item_list import ListingError
+from rerail.core.item_list import ItemListError
 from rerail.core.model import Source
 from tests.conftest import Project
 
@@ -141,9 +141,9 @@ def test_what_nobody_can_have_meant_is_refused(tmp_path: Path, monkeypatch: pyte
     for number in range(100):
         (tmp_path / f"f{number}").touch()
     monkeypatch.setattr(walker, "MOST_ENTRIES", 99)
-    with pytest.raises(ListingError, match="more than 99 files and directories to look at"):
+    with pytest.raises(ItemListError, match="more than 99 files and directories to look at"):
         item_sources.read(Source(kind="glob", value="nothing*"), NOTHING, str(tmp_path))
     monkeypatch.setattr(walker, "MOST_ENTRIES", 100)
     monkeypatch.setattr(item_sources, "MOST_ITEMS", 99)
-    with pytest.raises(ListingError, match=r"more than 99 paths match \*"):
+    with pytest.raises(ItemListError, match=r"more than 99 paths match \*"):
         item_sources.read(Source(kind="glob", value="*"), NOTHING, str(tmp_path))

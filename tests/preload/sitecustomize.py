@@ -23,7 +23,7 @@ class _Watching(importlib.abc.MetaPathFinder):
                 from plan_oracle import watched  # type: ignore[import-not-found]
 
                 sys.path.pop()
-                module.drive = watched(module.drive)
+                module.execute = watched(module.execute)
 
             spec.loader.exec_module = load_and_watch  # type: ignore[method-assign]
         return spec

@@ -18,7 +18,7 @@ from rerail.errors import StateUnwritable
 from rerail.executors.local import LocalExecutor, spawn
 from rerail.ports import Ownership
 from rerail.stores.directory import DirectoryStore
-from rerail.stores.writer import DirectoryRun
+from rerail.stores.writer import DirectoryRunWriter
 from rerail.testing import ExecutorContract, SharedStoreContract
 
 Patch = pytest.MonkeyPatch
@@ -26,13 +26,13 @@ Patch = pytest.MonkeyPatch
 
 def keeps_for_later(patch: Patch) -> None:
     """Says that it is kept and writes it the next time."""
-    append, late = DirectoryRun.append, dict[int, list[Event]]()
+    append, late = DirectoryRunWriter.append, dict[int, list[Event]]()
 
-    def later(self: DirectoryRun, events: Sequence[Event]) -> None:
+    def later(self: DirectoryRunWriter, events: Sequence[Event]) -> None:
         append(self, late.pop(id(self), []))
         late[id(self)] = list(events)
 
-    patch.setattr(DirectoryRun, "append", later)
+    patch.setattr(DirectoryRunWriter, "append", later)
 
 
 def excludes_nobody(patch: Patch) -> None:
@@ -40,19 +40,19 @@ def excludes_nobody(patch: Patch) -> None:
 
 
 def swallows_errors(patch: Patch) -> None:
-    append = DirectoryRun.append
+    append = DirectoryRunWriter.append
 
-    def quietly(self: DirectoryRun, events: Sequence[Event]) -> None:
+    def quietly(self: DirectoryRunWriter, events: Sequence[Event]) -> None:
         with contextlib.suppress(StateUnwritable):
             append(self, events)
 
-    patch.setattr(DirectoryRun, "append", quietly)
+    patch.setattr(DirectoryRunWriter, "append", quietly)
 
 
 def drops_what_failed(patch: Patch) -> None:
-    append = DirectoryRun.append
+    append = DirectoryRunWriter.append
 
-    def dropping(self: DirectoryRun, events: Sequence[Event]) -> None:
+    def dropping(self: DirectoryRunWriter, events: Sequence[Event]) -> None:
         try:
             append(self, events)
         except StateUnwritable:
@@ -60,7 +60,7 @@ def drops_what_failed(patch: Patch) -> None:
             self._seq -= len(events)
             raise
 
-    patch.setattr(DirectoryRun, "append", dropping)
+    patch.setattr(DirectoryRunWriter, "append", dropping)
 
 
 def is_always_alive(patch: Patch) -> None:
@@ -140,7 +140,7 @@ def asks_nobody(patch: Patch) -> None:
 
 def leaves_children(patch: Patch) -> None:
     patch.setattr("rerail.executors.local._signal_group", os.kill)
-    patch.setattr("rerail.executors.orphans.Leftovers.end", lambda *_: None)
+    patch.setattr("rerail.executors.orphans.OrphanReaper.end", lambda *_: None)
     patch.setattr("rerail.testing.executor_contract._LONG", 1.0)
 
 

@@ -13,14 +13,14 @@ from rerail import walker
 from rerail.core.expressions import jsonpath, language
 from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.render import pattern
-from rerail.core.item_list import MOST_ITEMS, ListingError, ListingStopped
+from rerail.core.item_list import MOST_ITEMS, ItemListError, ItemListStopped
 from rerail.core.model import Source
 
 MOST_FILE = 256 * 1024 * 1024
 
 
 def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-    """What a source holds now; raises ListingError, and ListingStopped as soon as somebody wants to stop."""
+    """What a source holds now; raises ItemListError, and ItemListStopped as soon as somebody wants to stop."""
     work_dir = os.path.join(work_dir, source.directory)
     try:
         match source.kind:
@@ -35,9 +35,9 @@ def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], 
             case "json":
                 return _json(language.render(source.value, scope), source.path, work_dir)
             case _:
-                raise ListingError("a command has to be run")
+                raise ItemListError("a command has to be run")
     except ExpressionError as error:
-        raise ListingError(f"`over`: {error}") from None
+        raise ItemListError(f"`over`: {error}") from None
 
 
 def _paths(wanted: str, work_dir: str, is_stopping: Callable[[], bool]) -> list[str]:
@@ -48,11 +48,11 @@ def _paths(wanted: str, work_dir: str, is_stopping: Callable[[], bool]) -> list[
             if not end or os.path.isdir(os.path.join(work_dir, path)):
                 found.append(path + end)
             if len(found) > MOST_ITEMS:
-                raise ListingError(f"more than {MOST_ITEMS} paths match {wanted}")
+                raise ItemListError(f"more than {MOST_ITEMS} paths match {wanted}")
     except walker.TooManyEntries as error:
-        raise ListingError(f"`over`: {error}") from None
+        raise ItemListError(f"`over`: {error}") from None
     except walker.Stopped:
-        raise ListingStopped from None
+        raise ItemListStopped from None
     return sorted(found)
 
 
@@ -60,7 +60,7 @@ def _lines(path: str, work_dir: str) -> list[str]:
     try:
         text = _bytes(path, work_dir).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ListingError(f"{path} is not UTF-8 (byte {error.start})") from None
+        raise ItemListError(f"{path} is not UTF-8 (byte {error.start})") from None
     return [line for line in (raw.removesuffix("\r") for raw in text.split("\n")) if line]
 
 
@@ -69,7 +69,7 @@ def _json(path: str, inside: str, work_dir: str) -> Any:
     try:
         document = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ListingError(f"{path} is not JSON: {error}") from None
+        raise ItemListError(f"{path} is not JSON: {error}") from None
     return jsonpath.find(document, inside) if inside else document
 
 
@@ -79,13 +79,13 @@ def _bytes(path: str, work_dir: str) -> bytes:
         fd = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ListingError(f"{path} is not a regular file")
+                raise ItemListError(f"{path} is not a regular file")
             data = file.read(MOST_FILE + 1)
-    except ListingError:
+    except ItemListError:
         raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ListingError(f"{path} cannot be read: {why}") from None
+        raise ItemListError(f"{path} cannot be read: {why}") from None
     if len(data) > MOST_FILE:
-        raise ListingError(f"{path} has more than {MOST_FILE} bytes")
+        raise ItemListError(f"{path} has more than {MOST_FILE} bytes")
     return data

@@ -11,17 +11,17 @@ import msgspec
 
 from rerail import durable
 from rerail.app.planning import (
-    Prepared,
+    ResumePlan,
     ResumeRequest,
     StartRequest,
-    actual,
-    audited,
+    absolute,
     header_of,
     mask_of,
     params_of,
-    plan_on,
+    plan_resume,
     refuse_secret_header,
     refuse_secrets,
+    run_audit,
     started,
 )
 from rerail.app.restore import relied_on
@@ -29,17 +29,17 @@ from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline, Step
-from rerail.core.plan import Wishes
-from rerail.core.planner import plan, units_inside
+from rerail.core.plan import PlanOptions
+from rerail.core.planner import nested_units, plan
 from rerail.core.staleness import EVERYTHING, references
 from rerail.core.state import UnitState, fold
-from rerail.ports import Recording, RunLog, Store
+from rerail.ports import LoadedRun, RunWriter, Store
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):
     """A fork that is planned. Nothing was changed to make it."""
 
-    ready: Prepared
+    ready: ResumePlan
     opening: RunStarted
     adopted: tuple[Event, ...]
 
@@ -51,33 +51,33 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     """
     parent = store.read(parent_id)
     now = datetime.now(UTC)
-    origin = plan_on(store, parent, ResumeRequest(verify=None, start=request.start, until=request.until), base_dir)
+    origin = plan_resume(store, parent, ResumeRequest(verify=None, start=request.start, until=request.until), base_dir)
     pipeline = origin.pipeline
     mask = mask_of(pipeline, request.options)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, {**_known(parent.header.params, pipeline), **request.params})
-    path = actual(parent.header.pipeline_path, base_dir)
+    path = absolute(parent.header.pipeline_path, base_dir)
     labels = {**parent.header.labels, **request.labels}
     header = header_of(
         pipeline, msgspec.structs.replace(request, pipeline_path=path, labels=labels), params, now, base_dir
     )
     header = msgspec.structs.replace(header, parent=parent_id, work_dir=parent.header.work_dir)
-    refuse_secret_header(mask, header, store.directory(header.run_id), actual(header.work_dir, base_dir))
+    refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
     opening = started(pipeline, origin.text, request.options, now)
     changed = {name for name in params if params[name] != parent.header.params.get(name)}
     as_it_was = plan(pipeline, parent.state)
     outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
     adopted = tuple(
-        mask.struct(_with_results(event, store.directory(header.run_id), actual(header.work_dir, base_dir)))
+        mask.struct(_with_results(event, store.directory(header.run_id), absolute(header.work_dir, base_dir)))
         for event in _adopted(parent, pipeline, request.start, changed, outdated, now)
     )
     state = fold(enumerate((opening, *adopted), 1))
-    wishes = Wishes(start=request.start)
+    wishes = PlanOptions(start=request.start)
     wanted = ResumeRequest(verify="full" if look else None)
-    audit = audited(pipeline, state, origin.place, store.directory(header.run_id), wanted)
-    ready = Prepared(
+    audit = run_audit(pipeline, state, origin.place, store.directory(header.run_id), wanted)
+    ready = ResumePlan(
         run_id=header.run_id,
-        recording=Recording(header=header, state=state),
+        recording=LoadedRun(header=header, state=state),
         pipeline=pipeline,
         text=origin.text,
         plan=plan(pipeline, state, audit, wishes),
@@ -95,7 +95,7 @@ def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _adopted(
-    parent: Recording, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, str], now: datetime
+    parent: LoadedRun, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, str], now: datetime
 ) -> list[Event]:
     """What the new run takes over, and what of it no longer counts: there already, or because of other params."""
     after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
@@ -136,9 +136,9 @@ def _adopted(
     return events
 
 
-def _adopted_inside(parent: Recording, step: Step, now: datetime) -> list[Event]:
+def _adopted_inside(parent: LoadedRun, step: Step, now: datetime) -> list[Event]:
     """What the items of a map made, and whatever else inside a step has to be proved."""
-    inside = units_inside(parent.state, {step.id}, None).get(step.id, [])
+    inside = nested_units(parent.state, {step.id}, None).get(step.id, [])
     return [
         StepAdopted(
             at=now,
@@ -168,7 +168,7 @@ def _shareable(unit: UnitState) -> bool:
     return unit.status in ("completed", "skipped") or (unit.status == "failed" and unit.allowed)
 
 
-def _copy_results(store: Store, fork: Fork, log: RunLog) -> None:
+def _copy_results(store: Store, fork: Fork, log: RunWriter) -> None:
     """The results of adopted maps, from the parent's directory; what is lost there is missed when it is asked for."""
     parent = store.directory(fork.ready.recording.header.parent)
     for event in fork.adopted:
@@ -178,7 +178,7 @@ def _copy_results(store: Store, fork: Fork, log: RunLog) -> None:
                 log.save_results(name.removesuffix(".jsonl"), [file.read()])
 
 
-def create_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> Prepared:
+def create_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> ResumePlan:
     """Create the run, with all it shares durable before anything else is done: from here on it is resumed as any run.
 
     Nothing is collected from the content store between reading the parent, which may be pruned at any moment, and the

@@ -8,26 +8,26 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from rerail.app.planning import ResumeRequest, checkpoint, mask_of, plan_on
+from rerail.app.planning import ResumeRequest, checkpoint, mask_of, plan_resume
 from rerail.app.restore import sealed_now
-from rerail.app.traces import end_processes, mark_of, secrets_of, seen_last
+from rerail.app.traces import end_processes, last_traces, process_tag, secrets_of
 from rerail.core import item_list as lists
 from rerail.core.compaction import is_past_iteration
-from rerail.core.events import Event, ItemDropped, ItemEdited, RunInterrupted, StepJudged, StepMarked
-from rerail.core.inflight import found_cut_off
+from rerail.core.events import ApprovalGiven, Event, ItemDropped, ItemEdited, RunInterrupted, StepMarked
+from rerail.core.inflight import interrupted_event
 from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name
 from rerail.errors import RunBusy, UsageError
-from rerail.ports import RunLog, Store
+from rerail.ports import RunWriter, Store
 from rerail.stores import inbox
 
 MOST_REASON = 10_000  # characters
-_SAID = StepMarked | StepJudged | ItemDropped | ItemEdited  # what people say
+_SAID = StepMarked | ApprovalGiven | ItemDropped | ItemEdited  # what people say
 
 
 @contextlib.contextmanager
-def _owned(store: Store, run_id: str) -> Iterator[RunLog]:
+def _owned(store: Store, run_id: str) -> Iterator[RunWriter]:
     """A run that nobody drives, and of which nothing runs: what a dead owner left running would go on changing it."""
     log = store.own(run_id)
     try:
@@ -54,12 +54,12 @@ def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_di
             files = sealed_now(store, log.recording, step, base_dir, until)
         events: list[Event] = [StepMarked(at=now, step=step, item=item, status=status, by=by, **files)]
         if known.status == "running":  # recorded so by a life that is over
-            seen = seen_last(store, log.recording, mark_of(log)).get(unit)
-            events.insert(0, found_cut_off(unit, known, seen, now))
+            seen = last_traces(store, log.recording, process_tag(log)).get(unit)
+            events.insert(0, interrupted_event(unit, known, seen, now))
         _record(store, log, events)
 
 
-class Verdict(NamedTuple):
+class PersonsAnswer(NamedTuple):
     """What a person answers to an `approve` step."""
 
     approved: bool
@@ -67,13 +67,13 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: str = "") -> tuple[Unit, bool]:
+def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_dir: str = "") -> tuple[Unit, bool]:
     """Record the answer to an `approve` step; of which unit, and whether the process that drives the run was told.
 
     It may be given before the step is reached. Raises UsageError if there is no such step, or it has its answer.
     """
     recording = store.read(run_id)
-    ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
+    ready = plan_resume(store, recording, ResumeRequest(verify=None), base_dir)
     unit = _approve_step(ready.pipeline, recording.state, step, run_id)
     if not recording.state.seq:
         raise UsageError(f"run {run_id} has not begun", hint=f"rerail resume {run_id}")
@@ -84,7 +84,9 @@ def judge(store: Store, run_id: str, step: str, verdict: Verdict, *, base_dir: s
     by, approved, reason = verdict.by, verdict.approved, verdict.reason
     now = datetime.now(UTC)
     seen = recording.state.seq
-    said = mask.struct(StepJudged(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason, seen=seen))
+    said = mask.struct(
+        ApprovalGiven(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason, seen=seen)
+    )
     with contextlib.ExitStack() as until:
         try:
             log = until.enter_context(_owned(store, run_id))
@@ -129,7 +131,7 @@ def drop_items(store: Store, run_id: str, units: Sequence[Unit], by: str) -> Non
 def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, base_dir: str = "") -> None:
     """Change an item of the dead letter queue; raises UsageError if it could not be one of the map's."""
     recording = store.read(run_id)
-    ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
+    ready = plan_resume(store, recording, ResumeRequest(verify=None), base_dir)
     mask = mask_of(ready.pipeline, recording.state.options)
     _refuse_past_iterations(recording.state, unit, run_id)
     hint = f"rerail dlq show {run_id} {unit[1]}"
@@ -137,7 +139,7 @@ def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, bas
         raise UsageError("the new value holds a secret; items are recorded, and secrets never are", hint=hint)
     try:
         lists.refuse_unfit(unit[1] or "", value)
-    except lists.ListingError as error:
+    except lists.ItemListError as error:
         raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
     step_id, item = unit
     _change(store, run_id, lambda now: [ItemEdited(at=now, step=step_id, item=item, value=value, by=by)])
@@ -158,7 +160,7 @@ def _change(store: Store, run_id: str, events: Callable[[datetime], Sequence[Eve
         _record(store, log, [*events(datetime.now(UTC))])
 
 
-def _record(store: Store, log: RunLog, events: list[Event]) -> None:
+def _record(store: Store, log: RunWriter, events: list[Event]) -> None:
     """Make events part of a run that nobody drives; a life that ended without a word is recorded as over first."""
     state: RunState = log.recording.state
     if state.status == "running":

@@ -15,46 +15,46 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rerail import processes
-from rerail.app.traces import hiding, present_secrets, seen_last
+from rerail.app.traces import hiding, last_traces, present_secrets
 from rerail.core.audit import Audit, Depth
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
-from rerail.core.events import FORMAT, RunStarted, SoFar
+from rerail.core.events import FORMAT, AttemptProgress, RunStarted
 from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import Scope
 from rerail.core.expressions.render import StepResults
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.params import resolve
-from rerail.core.plan import Changes, Plan, Wishes
+from rerail.core.plan import Changes, Plan, PlanOptions
 from rerail.core.planner import plan
 from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState, Unit
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
-from rerail.ports import Recording, Store
+from rerail.ports import LoadedRun, Store
 from rerail.version import VERSION
 
 if TYPE_CHECKING:  # commands that only list and show start without it
-    from rerail.artifacts.paths import Place
+    from rerail.artifacts.paths import ProjectPaths
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A run that exists, with the plan for going on. Nothing was changed to make it."""
 
     run_id: str
-    recording: Recording
+    recording: LoadedRun
     pipeline: Pipeline
     text: bytes
     plan: Plan
     audit: Audit
-    wishes: Wishes
-    place: Place
+    wishes: PlanOptions
+    place: ProjectPaths
     notices: tuple[str, ...]
     mask: Mask = Mask()  # of those secrets that are there
     refreeze: bool = False  # the text in use is not the frozen one
 
     @property
-    def shown(self) -> Prepared:
+    def shown(self) -> ResumePlan:
         """The same without secrets, to be told: a file on the disk may have any name."""
         if not self.mask:
             return self
@@ -122,12 +122,12 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     allow_concurrent: bool = False  # beside a live run that writes the same paths
 
 
-def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> Prepared:
+def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> ResumePlan:
     """Read a run and plan how it would go on. Changes nothing. Raises PipelineChanged under `refuse`."""
-    return plan_on(store, store.read(run_id), request or ResumeRequest(), base_dir)
+    return plan_resume(store, store.read(run_id), request or ResumeRequest(), base_dir)
 
 
-def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir: str) -> Prepared:
+def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base_dir: str) -> ResumePlan:
     header, state = recording.header, recording.state
     if header.parent and not state.seq:
         raise UsageError(
@@ -136,7 +136,7 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
         )
     notices = list(recording.notices)
     frozen = _frozen(store, recording)
-    path = actual(header.pipeline_path, base_dir)
+    path = absolute(header.pipeline_path, base_dir)
     if request.pipeline is not None:
         pipeline, text = request.pipeline, frozen or b""
     elif os.path.lexists(path):
@@ -155,18 +155,18 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
     from rerail.artifacts.paths import place_of
 
     run_dir = store.directory(header.run_id)
-    place = place_of(actual(header.work_dir, base_dir), base_dir, run_dir)
+    place = place_of(absolute(header.work_dir, base_dir), base_dir, run_dir)
     if request.verify is not None:
         refuse_misplaced(pipeline, place, path)
     with hiding(mask):
-        audit = audited(pipeline, state, place, run_dir, request)
-    wishes = _wishes(request, seen_last(store, recording))
+        audit = run_audit(pipeline, state, place, run_dir, request)
+    wishes = _wishes(request, last_traces(store, recording))
     if request.changes != "keep" and not audit.flaws:
         relisted = _relisted(store, recording, pipeline, place)
         wishes = msgspec.structs.replace(wishes, relisted=relisted)
         if relisted and request.changes == "refuse":
             _refuse_other_items(header.run_id, relisted)
-    return Prepared(
+    return ResumePlan(
         run_id=header.run_id,
         recording=recording,
         pipeline=pipeline,
@@ -181,8 +181,10 @@ def plan_on(store: Store, recording: Recording, request: ResumeRequest, base_dir
     )
 
 
-def _wishes(request: ResumeRequest, seen: Mapping[Unit, SoFar]) -> Wishes:
-    return Wishes(changes=request.changes, start=request.start, restore=request.restore, retry=request.retry, seen=seen)
+def _wishes(request: ResumeRequest, seen: Mapping[Unit, AttemptProgress]) -> PlanOptions:
+    return PlanOptions(
+        changes=request.changes, start=request.start, restore=request.restore, retry=request.retry, seen=seen
+    )
 
 
 def _refuse_unknown(pipeline: Pipeline, wanted: Iterable[str], run_id: str) -> None:
@@ -197,7 +199,7 @@ def _refuse_other_items(run_id: str, relisted: Mapping[str, str]) -> None:
     raise PipelineChanged(f"run {run_id}, map {step}: {how}", hint=f"rerail resume {run_id} --changes rerun|keep")
 
 
-def _relisted(store: Store, recording: Recording, pipeline: Pipeline, place: Place) -> dict[str, str]:
+def _relisted(store: Store, recording: LoadedRun, pipeline: Pipeline, place: ProjectPaths) -> dict[str, str]:
     """Maps under way whose source is not what it was, and in which way. Commands are not run to find out."""
     state, header = recording.state, recording.header
     found: dict[str, str] = {}
@@ -213,21 +215,21 @@ def _relisted(store: Store, recording: Recording, pipeline: Pipeline, place: Pla
 
         old = lists.recorded(store.find(header.run_id, lists.TAGS, step.id), (step.id, None))
         scope = scope_of(recording, store.directory(header.run_id))
-        with contextlib.suppress(lists.ListingError):
+        with contextlib.suppress(lists.ItemListError):
             new = lists.listing(item_sources.read(action.over, scope, place.work_dir), action, scope)
             if old is not None and old.digest != new.digest:
-                found[step.id] = lists.compared(old, unit.items.marks, new).words
+                found[step.id] = lists.diff(old, unit.items.marks, new).words
     return found
 
 
-def scope_of(recording: Recording, run_dir: str) -> Scope:
+def scope_of(recording: LoadedRun, run_dir: str) -> Scope:
     """What names in expressions stand for while nobody drives the run."""
     header, state = recording.header, recording.state
     run = {"id": header.run_id, "dir": run_dir, "status": state.status}
     return Scope(params=header.params, env=os.environ, steps=StepResults(state), run=run)
 
 
-def audited(pipeline: Pipeline, state: RunState, place: Place, run_dir: str, request: ResumeRequest) -> Audit:
+def run_audit(pipeline: Pipeline, state: RunState, place: ProjectPaths, run_dir: str, request: ResumeRequest) -> Audit:
     """What is really on disk of what completed steps claim, and of what they had read."""
     if request.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
         return Audit()
@@ -237,9 +239,9 @@ def audited(pipeline: Pipeline, state: RunState, place: Place, run_dir: str, req
     return Auditor(place, objects_of(run_dir), request.verify, request.progress).audit(pipeline, state)
 
 
-def refuse_misplaced(pipeline: Pipeline, place: Place, path: str) -> None:
+def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:
     """Artifacts and inputs that can be told to be out of bounds before anything runs, and schemas that are none."""
-    from rerail.artifacts.paths import Misplaced
+    from rerail.artifacts.paths import PathNotAllowed
     from rerail.walker import is_pattern
 
     problems = []
@@ -253,13 +255,13 @@ def refuse_misplaced(pipeline: Pipeline, place: Place, path: str) -> None:
                 continue
             try:
                 place.full(declared.path, external=declared.external)
-            except Misplaced as error:
+            except PathNotAllowed as error:
                 problems.append(f"{where}: {error}")
     if problems:
         raise PipelineInvalid(problems, hint="correct it, then the same command")
 
 
-def _bad_schema(schema: str, place: Place) -> str:
+def _bad_schema(schema: str, place: ProjectPaths) -> str:
     try:
         with open(os.path.join(place.work_dir, schema), "rb") as file:
             msgspec.json.decode(file.read())
@@ -300,8 +302,8 @@ def header_of(
         format=FORMAT,
         run_id=request.run_id or new_run_id(now),
         pipeline=pipeline.name,
-        pipeline_path=portable(path, base_dir),
-        work_dir=portable(os.path.dirname(path), base_dir),
+        pipeline_path=relative(path, base_dir),
+        work_dir=relative(os.path.dirname(path), base_dir),
         created_at=now.isoformat().replace("+00:00", "Z"),
         rerail=VERSION,
         params=params,
@@ -320,7 +322,7 @@ def _load_again(path: str, run_id: str) -> tuple[Pipeline, bytes]:
         raise PipelineInvalid(error.problems, hint=f"rerail resume {run_id}, once it is corrected") from None
 
 
-def _frozen(store: Store, recording: Recording) -> bytes | None:
+def _frozen(store: Store, recording: LoadedRun) -> bytes | None:
     """The text the run was last driven with, if its copy is whole."""
     try:
         return store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
@@ -400,7 +402,7 @@ def refuse_odd_text(header: RunHeader) -> None:
         raise UsageError(f"{wrong}: names, paths, params and labels must be UTF-8", hint="rerail run --help")
 
 
-def checkpoint(store: Store, recording: Recording) -> Checkpoint:
+def checkpoint(store: Store, recording: LoadedRun) -> Checkpoint:
     """The state of a run as checkpoint.json tells it."""
     from rerail.loaders.yaml import load_pipeline
 
@@ -412,14 +414,14 @@ def checkpoint(store: Store, recording: Recording) -> Checkpoint:
     return checkpoint_of(header, pipeline, recording.state)
 
 
-def portable(path: str, base_dir: str) -> str:
+def relative(path: str, base_dir: str) -> str:
     """Relative to the directory that holds the state where it is inside, so that both can move together."""
     if base_dir and os.path.commonpath([os.path.abspath(base_dir), path]) == os.path.abspath(base_dir):
         return os.path.relpath(path, base_dir)
     return path
 
 
-def actual(path: str, base_dir: str) -> str:
+def absolute(path: str, base_dir: str) -> str:
     return os.path.normpath(os.path.join(base_dir, path)) if base_dir else path
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rerail.app.planning import Prepared, ResumeRequest, mask_of, plan_on, scope_of
+from rerail.app.planning import ResumePlan, ResumeRequest, mask_of, plan_resume, scope_of
 from rerail.core.audit import after_mending
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
 from rerail.core.expressions.language import ExpressionError
@@ -18,10 +18,10 @@ from rerail.core.expressions.render import filled
 from rerail.core.planner import plan
 from rerail.core.state import Unit
 from rerail.errors import UsageError
-from rerail.ports import Recording, Store
+from rerail.ports import LoadedRun, Store
 
 if TYPE_CHECKING:
-    from rerail.artifacts.restore import Mended
+    from rerail.artifacts.restore import Restored
 
 
 @contextlib.contextmanager
@@ -40,14 +40,14 @@ def relied_on(run_dir: str) -> Iterator[None]:
         objects.release()
 
 
-def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) -> tuple[Prepared, list[Mended]]:
+def mend(ready: ResumePlan, run_dir: str, announce: Callable[[ResumePlan], None]) -> tuple[ResumePlan, list[Restored]]:
     """Restore and move aside; what cannot be restored after all makes another plan, which is announced too."""
-    done: list[Mended] = []
+    done: list[Restored] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
         from rerail.artifacts.content_store import objects_of
-        from rerail.artifacts.restore import Mender
+        from rerail.artifacts.restore import Restorer
 
-        mender = Mender(ready.place, objects_of(run_dir), run_dir, ready.run_id, ready.mask)
+        mender = Restorer(ready.place, objects_of(run_dir), run_dir, ready.run_id, ready.mask)
         done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
         if not mender.failed:
             break
@@ -59,11 +59,11 @@ def mend(ready: Prepared, run_dir: str, announce: Callable[[Prepared], None]) ->
     return ready, done
 
 
-def mending_events(ready: Prepared, done: Sequence[Mended], at: datetime) -> tuple[Event, ...]:
+def mending_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) -> tuple[Event, ...]:
     """What the journal says about it."""
     events: list[Event] = []
     state = ready.recording.state
-    by_unit: dict[Unit, list[Mended]] = {}
+    by_unit: dict[Unit, list[Restored]] = {}
     for one in done:
         by_unit.setdefault(one.unit, []).append(one)
     for decision in ready.plan.everything:
@@ -93,18 +93,18 @@ def mending_events(ready: Prepared, done: Sequence[Mended], at: datetime) -> tup
 
 
 def sealed_now(
-    store: Store, recording: Recording, step_id: str, base_dir: str, until: contextlib.ExitStack
+    store: Store, recording: LoadedRun, step_id: str, base_dir: str, until: contextlib.ExitStack
 ) -> dict[str, Any]:
     """What a person vouches for by marking a step completed: its artifacts and inputs as they stand now.
 
     Nothing of it is collected `until` it is recorded.
     """
-    ready = plan_on(store, recording, ResumeRequest(verify=None), base_dir)
+    ready = plan_resume(store, recording, ResumeRequest(verify=None), base_dir)
     step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
     if step is None or not (step.artifacts or step.inputs):
         return {}
     from rerail.artifacts.content_store import objects_of
-    from rerail.artifacts.seal import Flawed, Means, examine, seal
+    from rerail.artifacts.seal import ArtifactInvalid, SealEnv, examine, seal
     from rerail.artifacts.worker import staging_of
 
     header, run_dir = recording.header, store.directory(recording.header.run_id)
@@ -112,10 +112,10 @@ def sealed_now(
     objects = objects_of(run_dir)
     staging = until.enter_context(staging_of(objects, run_dir))
     mask = mask_of(ready.pipeline, recording.state.options if recording.state.seq else header.options)
-    means = Means(place=ready.place, objects=objects, staging=staging, mask=mask)
+    means = SealEnv(place=ready.place, objects=objects, staging=staging, mask=mask)
     try:
         artifacts = seal(filled(step.artifacts, scope), means).records
         return {"artifacts": artifacts, "inputs": examine(filled(step.inputs, scope), means)}
-    except (Flawed, ExpressionError) as error:
+    except (ArtifactInvalid, ExpressionError) as error:
         hint = f"put it in order, or: rerail mark {header.run_id} {step_id} pending"
         raise UsageError(f"{step_id} cannot be marked completed: {error}", hint=hint) from None

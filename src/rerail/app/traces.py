@@ -14,23 +14,23 @@ import msgspec
 
 from rerail import processes
 from rerail.core import inflight
-from rerail.core.events import SoFar
+from rerail.core.events import AttemptProgress
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.money import COST, OTHER_TOKENS, TOKENS
 from rerail.core.state import Unit
 from rerail.errors import RerailError
-from rerail.ports import Recording, RunLog, Store
+from rerail.ports import LoadedRun, RunWriter, Store
 
 _PLAIN = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # names of ours: no secret can be in them
 
 
-def mark_of(log: RunLog) -> str:
+def process_tag(log: RunWriter) -> str:
     """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
     return _mark_text(log.recording.header, log.identity)
 
 
-def mark_in(store: Store, run_id: str) -> str:
+def process_tag_in(store: Store, run_id: str) -> str:
     """The mark of a run, for who does not own it; '' if it has none yet."""
     from rerail.stores.directory import DirectoryStore
 
@@ -49,7 +49,7 @@ def invocation_of(header: RunHeader, began: datetime | None) -> str:
     return f"{header.run_id}@{header.created_at}@{began.isoformat()}" if began is not None else ""
 
 
-def end_processes(log: RunLog) -> int:
+def end_processes(log: RunWriter) -> int:
     """End what the lives of a run that are over have left running; how many processes that were.
 
     For who owns the run: nothing of it may run then, and whatever does could still write what is looked at next.
@@ -57,7 +57,7 @@ def end_processes(log: RunLog) -> int:
     # One that was just being started when its life ended shows itself a moment later.
     pauses = (0.005,) if log.recording.state.status == "running" else ()
     marks = [_mark_text(log.recording.header, one) for one in (log.identity, log.former_identity) if one]
-    return sum(processes.end_marked(mark, pauses=pauses) for mark in marks)
+    return sum(processes.kill_tagged(mark, pauses=pauses) for mark in marks)
 
 
 def ended_words(count: int) -> str:
@@ -86,16 +86,16 @@ def hiding(mask: Mask) -> Iterator[None]:
         raise
 
 
-def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, SoFar]:
+def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit, AttemptProgress]:
     """How far the attempts were that nobody has ended, nor taken up: by what they left, and by what was saved."""
-    if not inflight.under_way(recording.state):
+    if not inflight.in_flight(recording.state):
         return {}
-    mark = mark or mark_in(store, recording.header.run_id)
+    mark = mark or process_tag_in(store, recording.header.run_id)
     from rerail.engine.spec import attempt_name
-    from rerail.executors.channels import Remains
+    from rerail.executors.channels import DeadChannels
 
-    remains = Remains(mark, invocation_of(recording.header, recording.state.life_at))
-    found = inflight.all_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)))
+    remains = DeadChannels(mark, invocation_of(recording.header, recording.state.life_at))
+    found = inflight.last_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)))
     told = {unit: seen for unit, seen in found.items() if seen is not None}
     if any(seen.models or not seen.metrics.keys() <= _PLAIN for seen in told.values()):
         hide = _hiding(store, recording)
@@ -103,13 +103,13 @@ def seen_last(store: Store, recording: Recording, mark: str = "") -> dict[Unit, 
     return told
 
 
-def secrets_of(store: Store, recording: Recording) -> Mask:
+def secrets_of(store: Store, recording: LoadedRun) -> Mask:
     """A mask of those secrets of a run that are there, for who drives nothing."""
     names, _ = _secret_names(store, recording)
     return Mask(value for name in names if (value := os.environ.get(name)))
 
 
-def _secret_names(store: Store, recording: Recording) -> tuple[tuple[str, ...], bool]:
+def _secret_names(store: Store, recording: LoadedRun) -> tuple[tuple[str, ...], bool]:
     """The names of the secrets of a run, and whether those are all."""
     names = recording.state.options.secrets
     try:
@@ -121,7 +121,7 @@ def _secret_names(store: Store, recording: Recording) -> tuple[tuple[str, ...], 
         return names, False
 
 
-def _hiding(store: Store, recording: Recording) -> Callable[[SoFar], SoFar]:
+def _hiding(store: Store, recording: LoadedRun) -> Callable[[AttemptProgress], AttemptProgress]:
     """What hides the secrets of a run in names that an attempt has chosen; who does not know them all hides the names."""
     names, is_whole = _secret_names(store, recording)
     values = [os.environ.get(name, "") for name in names]
@@ -129,11 +129,11 @@ def _hiding(store: Store, recording: Recording) -> Callable[[SoFar], SoFar]:
     return lambda seen: _plain(seen) if mask is None else _masked(seen, mask)
 
 
-def _masked(seen: SoFar, mask: Mask) -> SoFar:
+def _masked(seen: AttemptProgress, mask: Mask) -> AttemptProgress:
     return mask.struct(seen)
 
 
-def _plain(seen: SoFar) -> SoFar:
+def _plain(seen: AttemptProgress) -> AttemptProgress:
     """Without names that the attempt has chosen: a secret may be among them."""
     metrics = {name: value for name, value in seen.metrics.items() if name in _PLAIN}
     return msgspec.structs.replace(seen, metrics=metrics, models={})
@@ -144,9 +144,9 @@ __all__ = [
     "ended_words",
     "hiding",
     "invocation_of",
-    "mark_in",
-    "mark_of",
+    "last_traces",
     "present_secrets",
+    "process_tag",
+    "process_tag_in",
     "secrets_of",
-    "seen_last",
 ]

@@ -16,12 +16,12 @@ import msgspec
 from rerail import processes
 from rerail.adapters import git, item_sources, regex
 from rerail.adapters.clock import LocalZone, SystemClock
-from rerail.app.traces import invocation_of, mark_of
+from rerail.app.traces import invocation_of, process_tag
 from rerail.artifacts import paths
 from rerail.artifacts.content_store import objects_of
-from rerail.artifacts.worker import Contested, LocalWorkshop
+from rerail.artifacts.worker import Contested, ThreadedArtifactWorker
 from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
-from rerail.core.inflight import under_way
+from rerail.core.inflight import in_flight
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.plan import Changes, Plan
@@ -29,23 +29,23 @@ from rerail.core.state import RunState, Unit, name
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
-from rerail.engine.spec import Ask, End, Job, Tools, attempt_name
-from rerail.engine.stall_monitor import HangWatch
+from rerail.engine.spec import Ask, RunResult, RunSpec, Toolbox, attempt_name
+from rerail.engine.stall_monitor import StallMonitor
 from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
-from rerail.ports import Reporter, RunLog
+from rerail.ports import Reporter, RunWriter
 from rerail.stores.inbox import Inbox
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is particular to this life."""
 
     work_dir: str
     functions: Mapping[str, Callable[..., dict[str, Any] | None]]
     until: str
     mask: Mask
-    files: paths.Place
+    files: paths.ProjectPaths
     mended: tuple[Event, ...] = ()
     spared: frozenset[str] = frozenset()
     retry: frozenset[Unit] = frozenset()
@@ -55,7 +55,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     contested: Contested = lambda _paths, _since: ""
 
 
-class _LettingGo:
+class DropWhenDurable:
     """Hears what is durable, and lets go of what stood for it until then: accounts of attempts, letters of people."""
 
     def __init__(self, channels: Channels, inbox: Inbox) -> None:
@@ -74,10 +74,10 @@ class _LettingGo:
         pass
 
 
-class Driven(msgspec.Struct, frozen=True, kw_only=True):
+class ExecuteResult(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended, and the state it left."""
 
-    end: End
+    end: RunResult
     state: RunState
 
 
@@ -89,16 +89,16 @@ def is_wide(pipeline: Pipeline, parallel: int) -> bool:
     return max(parallel, *wide, 1) > 1
 
 
-def drive(
-    log: RunLog,
+def execute(
+    log: RunWriter,
     pipeline: Pipeline,
     decisions: Plan,
     opening: RunStarted | RunResumed,
     reporters: Sequence[Reporter],
-    place: Place,
-) -> Driven:
+    place: ExecuteRequest,
+) -> ExecuteResult:
     """Drive an owned run to the end of this life."""
-    mark, life = mark_of(log), f"life-{os.urandom(8).hex()}"
+    mark, life = process_tag(log), f"life-{os.urandom(8).hex()}"
     wide = is_wide(pipeline, opening.options.parallel)
     header, before = log.recording.header, log.recording.state
     channels = Channels(
@@ -112,9 +112,11 @@ def drive(
     clock = SystemClock()
     executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
     inbox = Inbox(log.directory)
-    recorder = Recorder(log, log.recording.header, pipeline, [*reporters, _LettingGo(channels, inbox)], clock, place.mask)
+    recorder = Recorder(
+        log, log.recording.header, pipeline, [*reporters, DropWhenDurable(channels, inbox)], clock, place.mask
+    )
     marks = {processes.MARKS: processes.marks(mark, life)}
-    job = Job(
+    job = RunSpec(
         header=log.recording.header,
         pipeline=pipeline,
         plan=decisions,
@@ -134,7 +136,7 @@ def drive(
         changes=place.changes,
     )
     objects = objects_of(log.directory)
-    workshop = LocalWorkshop(place.files, objects, log.directory, place.mask, executor.wake, place.contested)
+    workshop = ThreadedArtifactWorker(place.files, objects, log.directory, place.mask, executor.wake, place.contested)
     watchdogs = executor.watchdogs
     heard, leave = (watchdogs.signals, watchdogs.leave) if processes.only_steps else (-1, -1)
     if processes.only_steps:  # they are to count signals before the first process, too
@@ -144,7 +146,7 @@ def drive(
         tools = msgspec.structs.replace(_tools(executor, workshop, signals, clock, place), letters=inbox.take)
         recorded = False
         try:
-            with HangWatch(recorder, clock, signals, leave):
+            with StallMonitor(recorder, clock, signals, leave):
                 end = Runner(job, tools, recorder).drive(_knowing(opening, channels))
             recorded = end.lost is None
             if recorded:
@@ -156,13 +158,13 @@ def drive(
             channels.close(recorded=recorded)
     if end.lost is not None:
         end.lost.message = place.mask.text(end.lost.message)
-    return Driven(end=place.mask.struct(end), state=recorder.state)
+    return ExecuteResult(end=place.mask.struct(end), state=recorder.state)
 
 
 def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Sequence[Reporter]) -> None:
     """Say that money may be missing: of attempts that were cut off only what was saved in time is known."""
-    cut_off = [unit for unit, known in under_way(state) if known.items is None]
-    counts = state.spent or pipeline.budget or any(known.so_far for _, known in under_way(state))
+    cut_off = [unit for unit, known in in_flight(state) if known.items is None]
+    counts = state.spent or pipeline.budget or any(known.so_far for _, known in in_flight(state))
     if state.status != "running" or not cut_off or not counts:
         return
     for reporter in reporters:
@@ -179,8 +181,10 @@ def _knowing(opening: RunStarted | RunResumed, channels: Channels) -> RunStarted
     return msgspec.structs.replace(opening, died_at=channels.died_at, died_after=channels.died_after)
 
 
-def _tools(executor: LocalExecutor, workshop: LocalWorkshop, signals: Signals, clock: SystemClock, place: Place) -> Tools:
-    return Tools(
+def _tools(
+    executor: LocalExecutor, workshop: ThreadedArtifactWorker, signals: Signals, clock: SystemClock, place: ExecuteRequest
+) -> Toolbox:
+    return Toolbox(
         executor=executor,
         workshop=workshop,
         kinds=builtin_kinds(place.functions),

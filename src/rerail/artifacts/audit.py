@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from rerail.artifacts.content_store import Objects
-from rerail.artifacts.paths import Misplaced, Place, find, stamp_of, to_path, to_text
-from rerail.artifacts.reading import Demand, Unstable, read
+from rerail.artifacts.content_store import ContentStore
+from rerail.artifacts.paths import PathNotAllowed, ProjectPaths, find, stamp_of, to_path, to_text
+from rerail.artifacts.reading import ChangedWhileRead, ReadRequest, read
 from rerail.artifacts.seal import (
-    Flawed,
-    Means,
+    ArtifactInvalid,
+    SealEnv,
     entries_of,
     examine,
     in_parallel,
@@ -23,7 +23,7 @@ from rerail.artifacts.seal import (
     other_stamps,
     tree_digest,
 )
-from rerail.core.audit import Audit, Condition, Depth, Entry, Flaw
+from rerail.core.audit import Audit, AuditEntry, Condition, Depth, Flaw
 from rerail.core.events import ArtifactRecord, InputRecord
 from rerail.core.expressions import placeholders
 from rerail.core.model import Artifact, Pipeline, Step
@@ -33,7 +33,7 @@ from rerail.errors import ArtifactUnreadable
 from rerail.walker import is_pattern
 
 
-class Seen(msgspec.Struct, kw_only=True):
+class AuditFinding(msgspec.Struct, kw_only=True):
     """What stands at a path now, compared with what should."""
 
     condition: Condition | None = None
@@ -45,8 +45,8 @@ class Auditor:
 
     def __init__(
         self,
-        place: Place,
-        objects: Objects | None,
+        place: ProjectPaths,
+        objects: ContentStore | None,
         depth: Depth = "full",
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -93,9 +93,9 @@ class Auditor:
         """Take the digests of many files side by side; what goes wrong here goes wrong again where it is told."""
 
         def take(record: ArtifactRecord) -> None:
-            with contextlib.suppress(OSError, Unstable):
+            with contextlib.suppress(OSError, ChangedWhileRead):
                 full = self._full(record.path)
-                reading = read(full, Demand(progress=self._progress))
+                reading = read(full, ReadRequest(progress=self._progress))
                 self._digests[full, reading.stamp] = reading.sha256
 
         in_parallel(take, records, sum(record.size for record in records))
@@ -109,9 +109,9 @@ class Auditor:
             external = position < len(step.inputs) and step.inputs[position].external
             lenient = Artifact(path=path, external=external, optional=True)
             try:
-                means = Means(place=self._place, progress=self._progress)
+                means = SealEnv(place=self._place, progress=self._progress)
                 now += examine([lenient], means, trusted)
-            except Flawed:
+            except ArtifactInvalid:
                 now.append(InputRecord(path=was.path))
             except OSError as error:
                 raise _unreadable(path, error) from error
@@ -121,7 +121,9 @@ class Auditor:
         """The flaws of one recorded artifact."""
         declared = declared_of(step, record)
         temporary = declared is not None and declared.temporary
-        entries: list[Entry] | None = [Entry(path=record.path, size=record.size, sha256=record.sha256, mode=record.mode)]
+        entries: list[AuditEntry] | None = [
+            AuditEntry(path=record.path, size=record.size, sha256=record.sha256, mode=record.mode)
+        ]
         if record.kind == "tree":
             entries = self._objects.manifest(record.manifest) if self._objects else None
         if entries is None:
@@ -132,9 +134,9 @@ class Auditor:
             return []
         external = declared.external if declared else False
 
-        def look(entry: Entry) -> Seen:
+        def look(entry: AuditEntry) -> AuditFinding:
             if top and self._is_led_astray(self._full(entry.path), top):
-                return Seen(condition="missing", detail="a directory on the way is a link now")
+                return AuditFinding(condition="missing", detail="a directory on the way is a link now")
             return self._look(entry, declared, external=external)
 
         seen = in_parallel(look, entries, record.size)
@@ -156,16 +158,16 @@ class Auditor:
         spec = Artifact(path=to_path(record.path), external=declared is not None and declared.external)
         try:
             found = find(spec, self._place)
-        except Misplaced:
+        except PathNotAllowed:
             found = None
         names = [name for name, _ in found.files] if found else []
         if found is not None:
-            demand = Demand(progress=self._progress)
+            demand = ReadRequest(progress=self._progress)
             try:
                 readings = in_parallel(lambda file: read(file[1], demand), found.files, found.size)
             except OSError as error:
                 raise _unreadable(record.path, error) from error
-            except Unstable as error:
+            except ChangedWhileRead as error:
                 raise _restless(error) from None
             if tree_digest(entries_of(found, readings)) == record.sha256:
                 return []
@@ -173,7 +175,7 @@ class Auditor:
         detail = "the list of what was in it is lost"
         return [
             Flaw(
-                entry=Entry(path=name),
+                entry=AuditEntry(path=name),
                 artifact=record.path,
                 condition="unproved" if found else "missing",
                 detail=detail,
@@ -182,7 +184,7 @@ class Auditor:
             for name in names or [record.path]
         ]
 
-    def _stamp(self, entries: Sequence[Entry], kind: str) -> str:
+    def _stamp(self, entries: Sequence[AuditEntry], kind: str) -> str:
         try:
             stamps = [
                 (entry.path, stamp_of(os.lstat(self._full(entry.path)))) for entry in entries if entry.kind == "file"
@@ -209,14 +211,14 @@ class Auditor:
     def _full(self, path: str) -> str:
         return os.path.normpath(os.path.join(self._place.work_dir, to_path(path)))
 
-    def _stands(self, entry: Entry) -> bool:
+    def _stands(self, entry: AuditEntry) -> bool:
         return self._other(entry, self._full(entry.path)).condition is None
 
-    def _look(self, entry: Entry, declared: Artifact | None, *, external: bool) -> Seen:
+    def _look(self, entry: AuditEntry, declared: Artifact | None, *, external: bool) -> AuditFinding:
         try:
             full = self._place.full(to_path(entry.path), external=external, known=self._known)
-        except Misplaced as error:
-            return Seen(condition="wrong type", detail=str(error))
+        except PathNotAllowed as error:
+            return AuditFinding(condition="wrong type", detail=str(error))
         if entry.kind != "file":
             return self._other(entry, full)
         try:
@@ -225,44 +227,44 @@ class Auditor:
             return _absent(full, error)
         if not stat.S_ISREG(status.st_mode):
             what = "a directory" if stat.S_ISDIR(status.st_mode) else "a link" if stat.S_ISLNK(status.st_mode) else "odd"
-            return Seen(condition="wrong type", detail=f"now {what}")
+            return AuditFinding(condition="wrong type", detail=f"now {what}")
         if status.st_size == 0 and entry.size:
-            return Seen(condition="empty")
+            return AuditFinding(condition="empty")
         if status.st_size < entry.size:
-            return Seen(condition="truncated", detail=f"{status.st_size} of {entry.size} bytes")
+            return AuditFinding(condition="truncated", detail=f"{status.st_size} of {entry.size} bytes")
         if status.st_size > entry.size:
-            return Seen(condition="changed", detail=f"{status.st_size} bytes, was {entry.size}")
+            return AuditFinding(condition="changed", detail=f"{status.st_size} bytes, was {entry.size}")
         return self._by_content(entry, full, declared)
 
-    def _by_content(self, entry: Entry, full: str, declared: Artifact | None) -> Seen:
+    def _by_content(self, entry: AuditEntry, full: str, declared: Artifact | None) -> AuditFinding:
         checks = declared if declared is not None and declared.has_checks else None
         schema = os.path.join(self._place.work_dir, checks.schema) if checks and checks.schema else ""
         try:
             key = (full, stamp_of(os.lstat(full)))
             if checks is None and key in self._digests:
-                return Seen() if self._digests[key] == entry.sha256 else Seen(condition="changed")
-            reading = read(full, Demand(checks=checks, schema=schema, progress=self._progress))
+                return AuditFinding() if self._digests[key] == entry.sha256 else AuditFinding(condition="changed")
+            reading = read(full, ReadRequest(checks=checks, schema=schema, progress=self._progress))
         except OSError as error:
             raise _unreadable(full, error) from error
-        except Unstable as error:
+        except ChangedWhileRead as error:
             raise _restless(error) from None
         self._digests[full, reading.stamp] = reading.sha256
         if reading.sha256 != entry.sha256:
-            return Seen(condition="changed")
-        return Seen(condition="fails its checks", detail=reading.problem) if reading.problem else Seen()
+            return AuditFinding(condition="changed")
+        return AuditFinding(condition="fails its checks", detail=reading.problem) if reading.problem else AuditFinding()
 
-    def _other(self, entry: Entry, full: str) -> Seen:
+    def _other(self, entry: AuditEntry, full: str) -> AuditFinding:
         try:
             status = os.lstat(full)
         except OSError as error:
             return _absent(full, error)
         if entry.kind == "dir":
-            return Seen() if stat.S_ISDIR(status.st_mode) else Seen(condition="wrong type")
+            return AuditFinding() if stat.S_ISDIR(status.st_mode) else AuditFinding(condition="wrong type")
         if not stat.S_ISLNK(status.st_mode):
-            return Seen(condition="wrong type", detail="no longer a link")
-        return Seen() if to_text(os.readlink(full)) == entry.target else Seen(condition="changed")
+            return AuditFinding(condition="wrong type", detail="no longer a link")
+        return AuditFinding() if to_text(os.readlink(full)) == entry.target else AuditFinding(condition="changed")
 
-    def _restorable(self, entry: Entry, what: Seen) -> bool:
+    def _restorable(self, entry: AuditEntry, what: AuditFinding) -> bool:
         if what.condition is None or what.condition == "fails its checks" or self._objects is None:
             return False
         return entry.kind != "file" or self._objects.rotten(entry.sha256) == ""
@@ -314,14 +316,14 @@ def _with_later(flaw: Flaw, claims: Mapping[str, list[tuple[int, str]]], own: in
     return msgspec.structs.replace(flaw, later=later) if later else flaw
 
 
-def _absent(full: str, error: OSError) -> Seen:
+def _absent(full: str, error: OSError) -> AuditFinding:
     """Nothing stands at a path: there is no such name, or the way there is no directory any more."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-        return Seen(condition="missing")
+        return AuditFinding(condition="missing")
     raise _unreadable(full, error) from error
 
 
-def _restless(error: Unstable) -> ArtifactUnreadable:
+def _restless(error: ChangedWhileRead) -> ArtifactUnreadable:
     return ArtifactUnreadable(f"{error} Nothing was changed", hint="the same command, once it rests")
 
 
@@ -331,7 +333,7 @@ def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:
     )
 
 
-def state_of(record: ArtifactRecord, work_dir: str, objects: Objects | None) -> str:
+def state_of(record: ArtifactRecord, work_dir: str, objects: ContentStore | None) -> str:
     """intact, missing, empty, truncated, changed, wrong type; `touched` if only reading it could tell."""
     full = os.path.join(work_dir, to_path(record.path))
     if record.kind == "tree":
@@ -349,7 +351,7 @@ def state_of(record: ArtifactRecord, work_dir: str, objects: Objects | None) -> 
     return "touched"
 
 
-def _tree(record: ArtifactRecord, work_dir: str, objects: Objects | None) -> str:
+def _tree(record: ArtifactRecord, work_dir: str, objects: ContentStore | None) -> str:
     full = os.path.join(work_dir, to_path(record.path))
     if not is_pattern(record.path) and not os.path.lexists(full):
         return "missing"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 
 import msgspec
 
-from rerail.core.audit import Entry
+from rerail.core.audit import AuditEntry
 from rerail.core.model import Artifact
 from rerail.durable import copies as durable_files
 from rerail.durable import create_file, make_dir, remove_file
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[0-9a-f]{62}")
 _encode = msgspec.json.Encoder().encode
 
 
-class Objects:
+class ContentStore:
     """The content store of a state directory."""
 
     def __init__(self, root: str) -> None:
@@ -120,7 +120,7 @@ class Objects:
             self.publish([(staged, sha256)])
         return sha256
 
-    def manifest(self, sha256: str) -> list[Entry] | None:
+    def manifest(self, sha256: str) -> list[AuditEntry] | None:
         """The entries of a tree; None if its manifest is gone or rotten."""
         try:
             fd = durable_files.open_regular(self.path(sha256))
@@ -130,7 +130,7 @@ class Objects:
             data = file.read()
         if hashlib.sha256(data).hexdigest() != sha256:
             return None
-        return msgspec.json.decode(data, type=list[Entry])
+        return msgspec.json.decode(data, type=list[AuditEntry])
 
     def collect(self, find_live: Callable[[], Container[str]], *, dry_run: bool) -> tuple[int, int]:
         """Remove what no run refers to; how many, and how many bytes. Raises BlockingIOError while a run relies on it.
@@ -156,12 +156,12 @@ class Objects:
         return count, total
 
 
-def objects_of(run_dir: str) -> Objects | None:
+def objects_of(run_dir: str) -> ContentStore | None:
     """The content store that a run shares; None if it has no directory."""
-    return Objects(os.path.join(os.path.dirname(os.path.dirname(run_dir)), "objects")) if run_dir else None
+    return ContentStore(os.path.join(os.path.dirname(os.path.dirname(run_dir)), "objects")) if run_dir else None
 
 
-def manifest_bytes(entries: Iterable[Entry]) -> bytes:
+def manifest_bytes(entries: Iterable[AuditEntry]) -> bytes:
     """The manifest of a tree: its entries in the order of their paths, a line each."""
     lines = [_encode(entry) for entry in sorted(entries, key=lambda entry: entry.path)]
     return b"[\n" + b",\n".join(lines) + b"\n]\n"

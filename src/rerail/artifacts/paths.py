@@ -10,18 +10,18 @@ from collections.abc import Sequence
 import msgspec
 
 from rerail import walker
-from rerail.core.audit import Entry
+from rerail.core.audit import AuditEntry
 from rerail.core.model import Artifact
 from rerail.walker import is_pattern
 
 USUAL_DIR = 0o755
 
 
-class Misplaced(Exception):
+class PathNotAllowed(Exception):
     """A path at which no artifact may be, or that holds what cannot be one."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ProjectPaths(msgspec.Struct, frozen=True, kw_only=True):
     """The directory paths are relative to, the project they must stay in, and the state that is nobody's artifact."""
 
     work_dir: str
@@ -29,7 +29,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
     def full(self, path: str, *, external: bool = False, known: dict[str, str] | None = None) -> str:
-        """The absolute path; raises Misplaced if it leads out of the project, by whatever way.
+        """The absolute path; raises PathNotAllowed if it leads out of the project, by whatever way.
 
         `known` are directories whose true places were found a moment ago.
         """
@@ -43,13 +43,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return whole
 
     def real(self, path: str, *, external: bool = False) -> str:
-        """The absolute path with no link on the way there; raises Misplaced if it leads out of the project."""
+        """The absolute path with no link on the way there; raises PathNotAllowed if it leads out of the project."""
         directory, name = os.path.split(os.path.normpath(os.path.join(self.work_dir, path)))
         real = os.path.join(os.path.realpath(directory), name)
         if self.state and _inside(real, os.path.realpath(self.state)):
-            raise Misplaced(f"{path} is in rerail's own directory")
+            raise PathNotAllowed(f"{path} is in rerail's own directory")
         if not external and not _inside(real, os.path.realpath(self.root)):
-            raise Misplaced(f"{path} is outside the project ({self.root}); `external: true` would allow that")
+            raise PathNotAllowed(f"{path} is outside the project ({self.root}); `external: true` would allow that")
         return real
 
     def name(self, full: str) -> str:
@@ -59,12 +59,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return to_text(os.path.relpath(full, work_dir) if _inside(full, root) or _inside(full, work_dir) else full)
 
 
-def place_of(work_dir: str, base_dir: str, run_dir: str) -> Place:
+def place_of(work_dir: str, base_dir: str, run_dir: str) -> ProjectPaths:
     """The place of a run's artifacts: the project is what the state directory stands in, if the pipeline is there too."""
     work = os.path.abspath(work_dir)
     base = os.path.abspath(base_dir) if base_dir else work
     state = os.path.dirname(os.path.dirname(run_dir)) if run_dir else ""
-    return Place(work_dir=work, root=base if _inside(work, base) else work, state=state)
+    return ProjectPaths(work_dir=work, root=base if _inside(work, base) else work, state=state)
 
 
 def _inside(path: str, directory: str) -> bool:
@@ -97,19 +97,19 @@ def to_path(text: str) -> str:
     return os.fsdecode(bytes(out))
 
 
-class Found(msgspec.Struct, kw_only=True):
+class Match(msgspec.Struct, kw_only=True):
     """What stands at a declared path: one file, or a tree of entries; `odd` are those that cannot be artifacts."""
 
     path: str  # as records call it
     tree: bool
     files: list[tuple[str, str]]  # name and full path
     size: int = 0  # of all files
-    others: list[Entry] = []  # links and directories of a tree
+    others: list[AuditEntry] = []  # links and directories of a tree
     odd: list[str] = []
 
 
-def find(declared: Artifact, place: Place) -> Found | None:
-    """What stands at a declared path, None if nothing does; raises Misplaced."""
+def find(declared: Artifact, place: ProjectPaths) -> Match | None:
+    """What stands at a declared path, None if nothing does; raises PathNotAllowed."""
     if is_pattern(declared.path):
         return _matches(declared, place)
     full = place.full(declared.path, external=declared.external)
@@ -119,17 +119,17 @@ def find(declared: Artifact, place: Place) -> Found | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     if stat.S_ISREG(mode):
-        return Found(path=name, tree=False, files=[(name, full)])
+        return Match(path=name, tree=False, files=[(name, full)])
     if stat.S_ISDIR(mode):
-        found = Found(path=name, tree=True, files=[], others=[], odd=[])
+        found = Match(path=name, tree=True, files=[], others=[], odd=[])
         _walk([full], place, found)
         return found
     if stat.S_ISLNK(mode):
-        raise Misplaced(f"{declared.path} is a symbolic link to {os.readlink(full)}; declare what it points to")
-    raise Misplaced(f"{declared.path} is {_kind(mode)}")
+        raise PathNotAllowed(f"{declared.path} is a symbolic link to {os.readlink(full)}; declare what it points to")
+    raise PathNotAllowed(f"{declared.path} is {_kind(mode)}")
 
 
-def _matches(declared: Artifact, place: Place) -> Found | None:
+def _matches(declared: Artifact, place: ProjectPaths) -> Match | None:
     beginning = re.split(r"[*?\[]", declared.path, maxsplit=1)[0]
     place.full(beginning + "x", external=declared.external)  # refused before anything outside is even looked at
     state = os.path.realpath(place.state) if place.state else ""
@@ -138,19 +138,19 @@ def _matches(declared: Artifact, place: Place) -> Found | None:
     try:
         matching = [os.path.join(place.work_dir, one) for one in walker.matching(place.work_dir, pattern)]
     except walker.TooManyEntries as error:
-        raise Misplaced(str(error)) from None
+        raise PathNotAllowed(str(error)) from None
     matched = sorted(one for one in matching if not (state and _inside(os.path.realpath(one), state)))
     known: dict[str, str] = {}
     for one in matched:
         place.full(one, external=declared.external, known=known)
     if not matched:
         return None
-    found = Found(path=to_text(os.path.normpath(declared.path)), tree=True, files=[], others=[], odd=[])
+    found = Match(path=to_text(os.path.normpath(declared.path)), tree=True, files=[], others=[], odd=[])
     _walk(matched, place, found)
     return found
 
 
-def _walk(roots: Sequence[str], place: Place, found: Found) -> None:
+def _walk(roots: Sequence[str], place: ProjectPaths, found: Match) -> None:
     """All entries at and below some paths, without following links; in the order of their names."""
     stack = [(os.path.normpath(root), "") for root in reversed(roots)]
     seen: set[str] = set()
@@ -171,9 +171,9 @@ def _walk(roots: Sequence[str], place: Place, found: Found) -> None:
             stack += [(f"{full}/{one}", f"{name}/{to_text(one)}") for one in reversed(inside)]
             mode = stat.S_IMODE(status.st_mode)
             if not inside or mode != USUAL_DIR:
-                found.others.append(Entry(path=name, kind="dir", mode=mode, empty=not inside))
+                found.others.append(AuditEntry(path=name, kind="dir", mode=mode, empty=not inside))
         elif stat.S_ISLNK(status.st_mode):
-            found.others.append(Entry(path=name, kind="link", target=to_text(os.readlink(full))))
+            found.others.append(AuditEntry(path=name, kind="link", target=to_text(os.readlink(full))))
         else:
             found.odd.append(f"{name} is {_kind(status.st_mode)}")
 

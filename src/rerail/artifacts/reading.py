@@ -1,4 +1,4 @@
-"""Reading a file once: its digest, what is asked of its content, whether it holds a secret, a copy on the way."""
+"""FileReading a file once: its digest, what is asked of its content, whether it holds a secret, a copy on the way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEEPEST = 200
 _FORMS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
-class Unstable(Exception):
+class ChangedWhileRead(Exception):
     """A file that changed while it was read."""
 
 
@@ -30,7 +30,7 @@ class Cancelled(Exception):
     """Nobody waits for the result any more."""
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to do with a file besides taking its digest."""
 
     checks: Artifact | None = None
@@ -41,7 +41,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     progress: Callable[[int], None] = lambda _: None  # told the bytes read; may raise Cancelled
 
 
-class Reading(msgspec.Struct, kw_only=True):
+class FileReading(msgspec.Struct, kw_only=True):
     """What one file holds."""
 
     sha256: str
@@ -53,8 +53,8 @@ class Reading(msgspec.Struct, kw_only=True):
     problem: str = ""  # the check that fails
 
 
-def read(path: str, demand: Demand) -> Reading:
-    """Read a regular file; raises OSError, Unstable, Cancelled."""
+def read(path: str, demand: ReadRequest) -> FileReading:
+    """Read a regular file; raises OSError, ChangedWhileRead, Cancelled."""
     fd = copies.open_regular(path)
     try:
         for _ in range(3):
@@ -64,7 +64,7 @@ def read(path: str, demand: Demand) -> Reading:
                 break
             _unstage(demand)
         else:
-            raise Unstable(f"{path} changes while it is read: is something still writing it?")
+            raise ChangedWhileRead(f"{path} changes while it is read: is something still writing it?")
         if demand.checks is not None:
             reading.problem = reading.problem or _sized(reading.size, demand.checks)
             if not reading.problem:
@@ -74,7 +74,7 @@ def read(path: str, demand: Demand) -> Reading:
         os.close(fd)
 
 
-def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
+def _read(fd: int, status: os.stat_result, demand: ReadRequest) -> FileReading:
     os.lseek(fd, 0, os.SEEK_SET)
     small = status.st_size <= SMALL
     search = _Search(demand)
@@ -100,7 +100,7 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
     finally:
         if copy >= 0:
             os.close(copy)
-    reading = Reading(
+    reading = FileReading(
         sha256=digest.hexdigest(),
         size=size,
         mode=stat.S_IMODE(status.st_mode),
@@ -117,7 +117,7 @@ def _read(fd: int, status: os.stat_result, demand: Demand) -> Reading:
     return reading
 
 
-def _copy(fd: int, demand: Demand) -> None:
+def _copy(fd: int, demand: ReadRequest) -> None:
     copy = create_file(demand.staged)
     try:
         if not copies.clone(fd, copy):
@@ -137,11 +137,11 @@ def _write(copy: int, data: bytes) -> bool:
     return False
 
 
-def _is_wanted(reading: Reading, demand: Demand) -> bool:
+def _is_wanted(reading: FileReading, demand: ReadRequest) -> bool:
     return not reading.secret and not reading.problem and not demand.known(reading.sha256)
 
 
-def _settle_copy(reading: Reading, demand: Demand, whole: bytes | None) -> None:
+def _settle_copy(reading: FileReading, demand: ReadRequest, whole: bytes | None) -> None:
     """Keep the staged copy only if it is wanted; a small one is written only then."""
     if not demand.staged:
         return
@@ -160,7 +160,7 @@ def _settle_copy(reading: Reading, demand: Demand, whole: bytes | None) -> None:
             _unstage(demand)
 
 
-def _unstage(demand: Demand) -> None:
+def _unstage(demand: ReadRequest) -> None:
     from rerail.durable import remove_file
 
     if demand.staged:
@@ -171,7 +171,7 @@ def _unstage(demand: Demand) -> None:
 class _Search:
     """Texts and secrets in a stream, wherever it is cut."""
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, demand: ReadRequest) -> None:
         checks = demand.checks
         self.secret = False
         self._mask = demand.mask if demand.staged or demand.checks is None else None
@@ -212,7 +212,7 @@ def _sized(size: int, checks: Artifact) -> str:
     return ""
 
 
-def _parsed(fd: int, demand: Demand, size: int) -> str:
+def _parsed(fd: int, demand: ReadRequest, size: int) -> str:
     checks = demand.checks
     if checks is None or not (checks.format or checks.schema):
         return ""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import msgspec
 
 from rerail.artifacts.audit import declared_of
-from rerail.artifacts.content_store import Objects
-from rerail.artifacts.paths import Misplaced, Place, stamp_of, to_path
-from rerail.artifacts.reading import Demand, Unstable, read
+from rerail.artifacts.content_store import ContentStore
+from rerail.artifacts.paths import PathNotAllowed, ProjectPaths, stamp_of, to_path
+from rerail.artifacts.reading import ChangedWhileRead, ReadRequest, read
 from rerail.artifacts.seal import joint_stamp, other_stamps
 from rerail.core.audit import Audit, Flaw
 from rerail.core.events import ArtifactRecord
@@ -25,7 +25,7 @@ from rerail.errors import ArtifactUnreadable
 from rerail.walker import is_pattern
 
 
-class Mended(msgspec.Struct, kw_only=True):
+class Restored(msgspec.Struct, kw_only=True):
     """What was done for one step."""
 
     unit: Unit
@@ -34,11 +34,11 @@ class Mended(msgspec.Struct, kw_only=True):
     artifacts: tuple[ArtifactRecord, ...] = ()
 
 
-class Mender:
+class Restorer:
     """Carries out what a plan says about files."""
 
     def __init__(
-        self, place: Place, objects: Objects | None, run_dir: str, run_id: str, mask: Mask | None = None
+        self, place: ProjectPaths, objects: ContentStore | None, run_dir: str, run_id: str, mask: Mask | None = None
     ) -> None:
         self._place = place
         self._objects = objects
@@ -49,7 +49,7 @@ class Mender:
         self._modes: dict[str, int] = {}  # of directories that were made again
         self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
 
-    def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Mended]:
+    def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Restored]:
         """Restore and move aside; what could not be restored is in `failed`, and the plan has to be made again."""
         index = step_index(pipeline)
         return [
@@ -58,9 +58,9 @@ class Mender:
             if decision.flaws and decision.decision != "ask" and (step := step_at(index, decision.unit)) is not None
         ]
 
-    def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Mended:
+    def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Restored:
         """Restore or move aside for one step."""
-        mended = Mended(unit=decision.unit, aside={})
+        mended = Restored(unit=decision.unit, aside={})
         self._modes = {}
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():  # two artifacts of a step may take it in
             record = next((one for one in artifacts if one.path == flaw.artifact), None)
@@ -75,7 +75,7 @@ class Mender:
             mended.artifacts = tuple(self._stamped(record) for record in artifacts)
         return mended
 
-    def _mend(self, flaw: Flaw, decision: Decision, mended: Mended, *, external: bool) -> None:
+    def _mend(self, flaw: Flaw, decision: Decision, mended: Restored, *, external: bool) -> None:
         """Clear one path, and put back what should stand there if that is wanted."""
         full = os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.path)))
         try:
@@ -90,10 +90,10 @@ class Mender:
                 mended.aside[flaw.path] = self._set_aside(flaw.path, real)
             if decision.mends:
                 self._restore(flaw, real)
-        except Misplaced as error:
+        except PathNotAllowed as error:
             if decision.mends:  # if it runs again instead, its own artifact will be refused with the same words
                 self.failed[flaw.path] = str(error)
-        except (OSError, ValueError, Unstable) as error:
+        except (OSError, ValueError, ChangedWhileRead) as error:
             if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
                 raise ArtifactUnreadable(
                     f"cannot move {full} aside: {error}; nothing was started", hint="move it, then the same command"
@@ -178,13 +178,13 @@ def _holds_secret(top: str, mask: Mask) -> bool:
                 return True
         elif os.path.isdir(path):
             stack += [os.path.join(path, name) for name in os.listdir(path)]
-        elif os.path.isfile(path) and read(path, Demand(mask=mask)).secret:
+        elif os.path.isfile(path) and read(path, ReadRequest(mask=mask)).secret:
             return True
     return False
 
 
 def describe(
-    audit: Audit, plan: Plan, mended: Sequence[Mended] | None = None, run_dir: str = ""
+    audit: Audit, plan: Plan, mended: Sequence[Restored] | None = None, run_dir: str = ""
 ) -> list[tuple[str, str]]:
     """What was found and done (or without `mended`: would be), a line each, as pairs of level and text."""
     lines: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Sealing: what a step produced is made durable, its digest taken, its content checked, a copy kept.
+"""SealResult: what a step produced is made durable, its digest taken, its content checked, a copy kept.
 
 All of it before the journal says that the step completed: data before claim.
 """
@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
-from rerail.artifacts.content_store import Objects, manifest_bytes
-from rerail.artifacts.paths import Found, Misplaced, Place, find, stamp_of, to_path, to_text
-from rerail.artifacts.reading import Cancelled, Demand, Reading, Unstable, read
-from rerail.core.audit import Entry
+from rerail.artifacts.content_store import ContentStore, manifest_bytes
+from rerail.artifacts.paths import Match, PathNotAllowed, ProjectPaths, find, stamp_of, to_path, to_text
+from rerail.artifacts.reading import Cancelled, ChangedWhileRead, FileReading, ReadRequest, read
+from rerail.core.audit import AuditEntry
 from rerail.core.events import ArtifactRecord, InputRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
@@ -30,21 +30,21 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 
-class Flawed(Exception):
+class ArtifactInvalid(Exception):
     """What a step should have produced, or should read, is not as declared."""
 
 
-class Means(msgspec.Struct, kw_only=True):
+class SealEnv(msgspec.Struct, kw_only=True):
     """What sealing works with."""
 
-    place: Place
-    objects: Objects | None = None
+    place: ProjectPaths
+    objects: ContentStore | None = None
     staging: str = ""  # a directory on the file system of the content store
     mask: Mask | None = None
     progress: Callable[[int], None] = lambda _: None
 
 
-class Sealing(msgspec.Struct, kw_only=True):
+class SealResult(msgspec.Struct, kw_only=True):
     """What was sealed, and what a person should know about it."""
 
     records: tuple[ArtifactRecord, ...] = ()
@@ -54,75 +54,77 @@ class Sealing(msgspec.Struct, kw_only=True):
 _numbers = itertools.count(1)
 
 
-def seal(declared: Sequence[Artifact], means: Means) -> Sealing:
-    """Seal the artifacts of a step; raises Flawed with the first thing that is wrong, OSError, Cancelled."""
+def seal(declared: Sequence[Artifact], means: SealEnv) -> SealResult:
+    """Seal the artifacts of a step; raises ArtifactInvalid with the first thing that is wrong, OSError, Cancelled."""
     records: list[ArtifactRecord] = []
     warnings: list[str] = []
     for position, artifact in enumerate(declared):
         found = _present(artifact, means.place)
         if found is None:
             if not artifact.optional:
-                raise Flawed(f"artifact {artifact.path} is missing")
+                raise ArtifactInvalid(f"artifact {artifact.path} is missing")
             continue
         _refuse_secret_names(artifact, found, means.mask)
         warnings += [f"{odd}, which is not part of the artifact" for odd in found.odd]
         record = _sealed(artifact, found, means, warnings)
         records.append(msgspec.structs.replace(record, position=position) if position else record)
-    return Sealing(records=tuple(records), warnings=tuple(warnings))
+    return SealResult(records=tuple(records), warnings=tuple(warnings))
 
 
 _NEVER = "names are recorded, and secrets never are; give it another name"
 
 
-def _refuse_secret_names(artifact: Artifact, found: Found, mask: Mask | None) -> None:
+def _refuse_secret_names(artifact: Artifact, found: Match, mask: Mask | None) -> None:
     """Names stand in the journal and in the lists of trees; masked, they would not tell what to restore."""
     if not mask:
         return
     names = [found.path, *(name for name, _ in found.files), *(entry.path for entry in found.others)]
     for name in names:
         if mask.holds(name) or mask.holds(to_path(name)):
-            raise Flawed(f"artifact {mask.text(artifact.path)}: the name {mask.text(name)} holds a secret; {_NEVER}")
+            raise ArtifactInvalid(
+                f"artifact {mask.text(artifact.path)}: the name {mask.text(name)} holds a secret; {_NEVER}"
+            )
     for entry in found.others:
         if mask.holds(entry.target) or mask.holds(to_path(entry.target)):
             what = "where links lead is recorded, and secrets never are; leave it out of the artifact"
-            raise Flawed(f"artifact {artifact.path}: where the link {entry.path} leads holds a secret; {what}")
+            raise ArtifactInvalid(f"artifact {artifact.path}: where the link {entry.path} leads holds a secret; {what}")
 
 
-def _present(artifact: Artifact, place: Place) -> Found | None:
+def _present(artifact: Artifact, place: ProjectPaths) -> Match | None:
     try:
         return find(artifact, place)
-    except Misplaced as error:
-        raise Flawed(f"artifact {error}") from None
+    except PathNotAllowed as error:
+        raise ArtifactInvalid(f"artifact {error}") from None
 
 
-def _sealed(artifact: Artifact, found: Found, means: Means, warnings: list[str]) -> ArtifactRecord:
+def _sealed(artifact: Artifact, found: Match, means: SealEnv, warnings: list[str]) -> ArtifactRecord:
     if not found.files and not any(entry.kind == "link" for entry in found.others) and artifact.min_size != 0:
-        raise Flawed(f"artifact {artifact.path} is an empty directory")
+        raise ArtifactInvalid(f"artifact {artifact.path} is an empty directory")
     try:
         others = [os.path.join(means.place.work_dir, to_path(entry.path)) for entry in found.others]
         durable_files.sync_files([full for _, full in found.files], means.place.root, others)
         readings = _readings(artifact, found, means)
-    except Unstable as error:
-        raise Flawed(f"artifact {error}") from None
+    except ChangedWhileRead as error:
+        raise ArtifactInvalid(f"artifact {error}") from None
     for (name, _), (reading, _) in zip(found.files, readings, strict=True):
         if reading.problem:
-            raise Flawed(f"artifact {name} {reading.problem}")
+            raise ArtifactInvalid(f"artifact {name} {reading.problem}")
     kept = _keep(artifact, found, readings, means, warnings)
     plain = [reading for reading, _ in readings]
     return _record(found, plain, means, kept=kept)
 
 
-def _readings(artifact: Artifact, found: Found, means: Means) -> list[tuple[Reading, str]]:
+def _readings(artifact: Artifact, found: Match, means: SealEnv) -> list[tuple[FileReading, str]]:
     """Every file's reading, and where its copy was staged."""
     schema = os.path.join(means.place.work_dir, artifact.schema) if artifact.schema else ""
     objects = means.objects
 
-    def one(file: tuple[str, str]) -> tuple[Reading, str]:
+    def one(file: tuple[str, str]) -> tuple[FileReading, str]:
         size = os.lstat(file[1]).st_size
         staged = ""
         if objects is not None and objects.wanted(artifact, size) and objects.room(size):
             staged = os.path.join(means.staging, f"{next(_numbers)}")
-        demand = Demand(
+        demand = ReadRequest(
             checks=artifact,
             schema=schema,
             staged=staged,
@@ -136,7 +138,7 @@ def _readings(artifact: Artifact, found: Found, means: Means) -> list[tuple[Read
 
 
 def _keep(
-    artifact: Artifact, found: Found, readings: Sequence[tuple[Reading, str]], means: Means, warnings: list[str]
+    artifact: Artifact, found: Match, readings: Sequence[tuple[FileReading, str]], means: SealEnv, warnings: list[str]
 ) -> bool:
     """Publish the staged copies; whether everything of the artifact is in the content store."""
     if means.objects is None:
@@ -158,7 +160,7 @@ def _keep(
     return kept
 
 
-def _record(found: Found, readings: Sequence[Reading], means: Means, *, kept: bool) -> ArtifactRecord:
+def _record(found: Match, readings: Sequence[FileReading], means: SealEnv, *, kept: bool) -> ArtifactRecord:
     if not found.tree:
         (reading,) = readings
         return ArtifactRecord(
@@ -188,16 +190,16 @@ def _record(found: Found, readings: Sequence[Reading], means: Means, *, kept: bo
     )
 
 
-def entries_of(found: Found, readings: Sequence[Reading]) -> list[Entry]:
+def entries_of(found: Match, readings: Sequence[FileReading]) -> list[AuditEntry]:
     """The entries of a tree, its links and empty directories included."""
     read_ = [
-        Entry(path=name, size=reading.size, sha256=reading.sha256, mode=reading.mode)
+        AuditEntry(path=name, size=reading.size, sha256=reading.sha256, mode=reading.mode)
         for (name, _), reading in zip(found.files, readings, strict=True)
     ]
     return [*read_, *found.others]
 
 
-def tree_digest(entries: Sequence[Entry]) -> str:
+def tree_digest(entries: Sequence[AuditEntry]) -> str:
     """What makes a tree the same again: names, contents, what can be run; not who may read it."""
     same = [
         msgspec.structs.replace(entry, mode=0o755 if entry.kind == "file" and entry.mode & 0o100 else 0)
@@ -207,13 +209,13 @@ def tree_digest(entries: Sequence[Entry]) -> str:
     return hashlib.sha256(manifest_bytes(same)).hexdigest()
 
 
-def tree_stamp(found: Found, stamps: Sequence[str]) -> str:
+def tree_stamp(found: Match, stamps: Sequence[str]) -> str:
     """One stamp for all files that were found of a tree."""
     pairs = [(name, stamp) for (name, _), stamp in zip(found.files, stamps, strict=True)]
     return joint_stamp([*pairs, *other_stamps(found.others)])
 
 
-def other_stamps(entries: Iterable[Entry]) -> list[tuple[str, str]]:
+def other_stamps(entries: Iterable[AuditEntry]) -> list[tuple[str, str]]:
     """What stands for links and empty directories."""
     return [(entry.path, entry.kind + entry.target) for entry in entries if entry.kind == "link" or entry.empty]
 
@@ -223,8 +225,8 @@ def joint_stamp(stamps: Iterable[tuple[str, str]]) -> str:
     return hashlib.sha256("\n".join(f"{stamp} {name}" for name, stamp in sorted(stamps)).encode()).hexdigest()[:32]
 
 
-def examine(declared: Sequence[Artifact], means: Means, known: Sequence[InputRecord] = ()) -> tuple[InputRecord, ...]:
-    """The digests of what a step is going to read; raises Flawed if something is missing or not as declared.
+def examine(declared: Sequence[Artifact], means: SealEnv, known: Sequence[InputRecord] = ()) -> tuple[InputRecord, ...]:
+    """The digests of what a step is going to read; raises ArtifactInvalid if something is missing or not as declared.
 
     What has the same stamp as `known` is not read again.
     """
@@ -232,16 +234,16 @@ def examine(declared: Sequence[Artifact], means: Means, known: Sequence[InputRec
     return tuple(_examined(artifact, means, before) for artifact in declared)
 
 
-def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -> InputRecord:
+def _examined(artifact: Artifact, means: SealEnv, known: dict[str, InputRecord]) -> InputRecord:
     if means.mask and means.mask.holds(artifact.path):
-        raise Flawed(f"input {means.mask.text(artifact.path)}: its name holds a secret; {_NEVER}")
+        raise ArtifactInvalid(f"input {means.mask.text(artifact.path)}: its name holds a secret; {_NEVER}")
     try:
         found = find(artifact, means.place)
-    except Misplaced as error:
-        raise Flawed(f"input {error}") from None
+    except PathNotAllowed as error:
+        raise ArtifactInvalid(f"input {error}") from None
     if found is None:
         if not artifact.optional:
-            raise Flawed(f"input {artifact.path} is missing")
+            raise ArtifactInvalid(f"input {artifact.path} is missing")
         return InputRecord(path=to_text(os.path.normpath(artifact.path)))
     stamps = [stamp_of(os.lstat(full)) for _, full in found.files]
     stamp = tree_stamp(found, stamps) if found.tree else stamps[0]
@@ -250,14 +252,14 @@ def _examined(artifact: Artifact, means: Means, known: dict[str, InputRecord]) -
     schema = os.path.join(means.place.work_dir, artifact.schema) if artifact.schema else ""
     # An input may be empty: what must not be is for whoever declares it to say.
     checks = artifact if artifact.min_size is not None else msgspec.structs.replace(artifact, min_size=0)
-    demand = Demand(checks=checks, schema=schema, progress=means.progress)
+    demand = ReadRequest(checks=checks, schema=schema, progress=means.progress)
     try:
         readings = in_parallel(lambda file: read(file[1], demand), found.files, found.size)
-    except Unstable as error:
-        raise Flawed(f"input {error}") from None
+    except ChangedWhileRead as error:
+        raise ArtifactInvalid(f"input {error}") from None
     for (name, _), reading in zip(found.files, readings, strict=True):
         if reading.problem:
-            raise Flawed(f"input {name} {reading.problem}")
+            raise ArtifactInvalid(f"input {name} {reading.problem}")
     sha256 = "" if found.tree else readings[0].sha256
     if found.tree:
         sha256 = tree_digest(entries_of(found, readings))
@@ -275,4 +277,4 @@ def in_parallel(work: Callable[[_Task], _Result], tasks: Sequence[_Task], size: 
         return list(pool.map(work, tasks))
 
 
-__all__ = ["Cancelled", "Flawed", "Means", "Sealing", "examine", "in_parallel", "seal"]
+__all__ = ["ArtifactInvalid", "Cancelled", "SealEnv", "SealResult", "examine", "in_parallel", "seal"]

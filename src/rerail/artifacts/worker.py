@@ -14,20 +14,20 @@ from datetime import datetime
 import msgspec
 
 from rerail.artifacts.audit import Auditor
-from rerail.artifacts.content_store import Objects
-from rerail.artifacts.paths import Place
+from rerail.artifacts.content_store import ContentStore
+from rerail.artifacts.paths import ProjectPaths
 from rerail.artifacts.reading import Cancelled
-from rerail.artifacts.restore import Mended, Mender
-from rerail.artifacts.seal import Flawed, Means, examine, seal
+from rerail.artifacts.restore import Restored, Restorer
+from rerail.artifacts.seal import ArtifactInvalid, SealEnv, examine, seal
 from rerail.core.audit import Flaw
 from rerail.core.events import ArtifactRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact, Step
-from rerail.core.plan import Decision, Verdict
+from rerail.core.plan import Decision, DecisionKind
 from rerail.core.state import Unit, name
 from rerail.durable import new_dir, remove_tree
 from rerail.errors import RerailError
-from rerail.ports import Looked
+from rerail.ports import FileCheck
 from rerail.text import size_text
 
 SLOW = 1.0  # seconds after which it is worth a line
@@ -41,7 +41,7 @@ _DOING = {
 
 
 @contextlib.contextmanager
-def staging_of(objects: Objects | None, run_dir: str) -> Iterator[str]:
+def staging_of(objects: ContentStore | None, run_dir: str) -> Iterator[str]:
     """A directory for copies that are not finished; while it is in use nothing is collected from the content store."""
     if objects is None:
         yield ""
@@ -77,13 +77,13 @@ class _Job(msgspec.Struct):
     told: float = 0.0
 
 
-class LocalWorkshop:
+class ThreadedArtifactWorker:
     """The workshop of one life of a run."""
 
     def __init__(
         self,
-        place: Place,
-        objects: Objects | None,
+        place: ProjectPaths,
+        objects: ContentStore | None,
         run_dir: str,
         mask: Mask,
         wake: Callable[[], None],
@@ -97,39 +97,39 @@ class LocalWorkshop:
         self._mask = mask
         self._wake = wake
         self._jobs: dict[Unit, _Job] = {}
-        self._finished: queue.SimpleQueue[Looked] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[FileCheck] = queue.SimpleQueue()
         self._cancelled = False
         self._preparing = threading.Lock()
         self._open = contextlib.ExitStack()
 
     def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
-        def look(means: Means) -> Looked:
-            return Looked(unit=unit, purpose="inputs", inputs=examine(declared, means))
+        def look(means: SealEnv) -> FileCheck:
+            return FileCheck(unit=unit, purpose="inputs", inputs=examine(declared, means))
 
         self._start(_Job(unit, "inputs", time.monotonic()), look)
 
     def seal(self, unit: Unit, declared: Sequence[Artifact], since: datetime | None = None) -> None:
-        def look(means: Means) -> Looked:
+        def look(means: SealEnv) -> FileCheck:
             self._prepare()
             means.staging = self._staging
             done = seal(declared, means)
             # Asked once all is read: whoever writes there after that has not changed what was sealed.
             contested = self._contested([record.path for record in done.records], since) if since else ""
             if contested:
-                return Looked(unit=unit, purpose="artifacts", problem=contested)
-            return Looked(unit=unit, purpose="artifacts", artifacts=done.records, warnings=done.warnings)
+                return FileCheck(unit=unit, purpose="artifacts", problem=contested)
+            return FileCheck(unit=unit, purpose="artifacts", artifacts=done.records, warnings=done.warnings)
 
         self._start(_Job(unit, "artifacts", time.monotonic()), look)
 
     def confirm(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
 
-        def look(means: Means) -> Looked:
+        def look(means: SealEnv) -> FileCheck:
             flaws = tuple(flaw for flaw in self._flaws(step, records, spared, means) if not flaw.temporary)
             lost = [flaw for flaw in flaws if not flaw.restorable]
             if lost or not flaws:
-                return Looked(unit=unit, purpose="confirm", problem=lost[0].words if lost else "")
+                return FileCheck(unit=unit, purpose="confirm", problem=lost[0].words if lost else "")
             done, failed = self._mended("restore", step, records, flaws)
-            return Looked(
+            return FileCheck(
                 unit=unit,
                 purpose="confirm",
                 problem=next((f"{path} {why}" for path, why in failed.items()), ""),
@@ -142,28 +142,28 @@ class LocalWorkshop:
 
     def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
 
-        def look(means: Means) -> Looked:
+        def look(means: SealEnv) -> FileCheck:
             done, _ = self._mended("rerun", step, records, self._flaws(step, records, spared, means))
-            return Looked(unit=unit, purpose="clear", aside=done.aside)
+            return FileCheck(unit=unit, purpose="clear", aside=done.aside)
 
         self._start(_Job(unit, "clear", time.monotonic()), look)
 
     def _flaws(
-        self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str], means: Means
+        self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str], means: SealEnv
     ) -> tuple[Flaw, ...]:
         auditor = Auditor(self._place, self._objects, "fast", means.progress)
         found = (flaw for record in records for flaw in auditor.flaws(step, record))
         return tuple(flaw for flaw in found if flaw.path not in spared)
 
     def _mended(
-        self, verdict: Verdict, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
-    ) -> tuple[Mended, dict[str, str]]:
+        self, verdict: DecisionKind, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
+    ) -> tuple[Restored, dict[str, str]]:
         """What was restored and moved aside, and what could not be restored."""
-        mender = Mender(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir), self._mask)
+        mender = Restorer(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir), self._mask)
         decision = Decision(step=step.id, decision=verdict, reason="", flaws=flaws)
         return mender.mend_step(decision, records, step), mender.failed
 
-    def finished(self) -> list[Looked]:
+    def finished(self) -> list[FileCheck]:
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -200,7 +200,7 @@ class LocalWorkshop:
         state = os.path.dirname(os.path.dirname(self._run_dir))
         return str(error.filename).startswith(state + os.sep)
 
-    def _start(self, job: _Job, look: Callable[[Means], Looked]) -> None:
+    def _start(self, job: _Job, look: Callable[[SealEnv], FileCheck]) -> None:
         self._jobs[job.unit] = job
 
         def progress(count: int) -> None:
@@ -209,19 +209,19 @@ class LocalWorkshop:
                 raise Cancelled
 
         def work() -> None:
-            means = Means(place=self._place, objects=self._objects, mask=self._mask, progress=progress)
+            means = SealEnv(place=self._place, objects=self._objects, mask=self._mask, progress=progress)
             purpose = job.purpose
             try:
                 looked = look(means)
             except Cancelled:
-                looked = Looked(unit=job.unit, purpose=purpose, given_up=True)  # type: ignore[arg-type]
-            except Flawed as error:
-                looked = Looked(unit=job.unit, purpose=purpose, problem=str(error))  # type: ignore[arg-type]
+                looked = FileCheck(unit=job.unit, purpose=purpose, given_up=True)  # type: ignore[arg-type]
+            except ArtifactInvalid as error:
+                looked = FileCheck(unit=job.unit, purpose=purpose, problem=str(error))  # type: ignore[arg-type]
             except RerailError as error:
-                looked = Looked(unit=job.unit, purpose=purpose, problem=error.message)  # type: ignore[arg-type]
+                looked = FileCheck(unit=job.unit, purpose=purpose, problem=error.message)  # type: ignore[arg-type]
             except OSError as error:
                 what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-                looked = Looked(
+                looked = FileCheck(
                     unit=job.unit,
                     purpose=purpose,  # type: ignore[arg-type]
                     problem=f"its artifacts cannot be read or kept: {what}"
@@ -231,7 +231,7 @@ class LocalWorkshop:
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
                 what = f"{type(error).__name__}: {error}"
-                looked = Looked(unit=job.unit, purpose=purpose, problem=f"cannot be looked at: {what}")  # type: ignore[arg-type]
+                looked = FileCheck(unit=job.unit, purpose=purpose, problem=f"cannot be looked at: {what}")  # type: ignore[arg-type]
             self._finished.put(looked)
             self._wake()
 

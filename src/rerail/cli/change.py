@@ -10,7 +10,7 @@ import click
 
 from rerail import api, processes
 from rerail.app import interventions
-from rerail.app.traces import end_processes, ended_words, mark_in
+from rerail.app.traces import end_processes, ended_words, process_tag_in
 from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.render.output import say
 from rerail.cli.render.prompt import who
@@ -93,7 +93,7 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
 
 def _end_left_over(store: Store, run_id: str, *, sure: bool = False) -> int:
     """End what runs of a run that nobody drives; how many processes that were. If none is seen, nothing is touched."""
-    if not sure and next(processes.marked(mark_in(store, run_id) or "nobody's"), None) is None:
+    if not sure and next(processes.marked(process_tag_in(store, run_id) or "nobody's"), None) is None:
         return 0
     log = store.own(run_id)  # so that nobody begins to drive it meanwhile
     try:

@@ -86,9 +86,9 @@ def prune(
 
 def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
     """Remove copies of artifacts that no run refers to any more."""
-    from rerail.artifacts.content_store import Objects
+    from rerail.artifacts.content_store import ContentStore
 
-    objects = Objects(os.path.join(store.root, "objects"))
+    objects = ContentStore(os.path.join(store.root, "objects"))
 
     def find_live() -> set[str]:
         live: set[str] = set()
@@ -172,13 +172,13 @@ def _delete(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> bo
 def _remove(store: DirectoryStore, run_id: str, check: Callable[[], None] = lambda: None) -> None:
     """Delete a run, then what its last attempts left in memory, and those of them that still run."""
     from rerail import processes
-    from rerail.app.traces import mark_in
+    from rerail.app.traces import process_tag_in
     from rerail.executors import channels
 
-    mark = mark_in(store, run_id)
+    mark = process_tag_in(store, run_id)
     store.delete(run_id, check)
     if mark:
-        processes.end_marked(mark)
+        processes.kill_tagged(mark)
         channels.wipe(mark)
 
 

@@ -14,11 +14,11 @@ import msgspec
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.render.output import say
 from rerail.cli.render.table import Cell, columns, fitted, table
-from rerail.cli.render.terminal import Look, out_look
+from rerail.cli.render.terminal import Terminal, out_look
 from rerail.cli.render.units import seconds as spent_time
 from rerail.cli.render.units import span
 from rerail.core.events import RunRepaired
-from rerail.core.ledger import By, Entry, Sum, cut_off, entries, given_up, overall, summed
+from rerail.core.ledger import By, LedgerEntry, Sum, cut_off, entries, given_up, overall, summed
 from rerail.core.money import OTHER_TOKENS, TOKENS, amount, tokens
 from rerail.errors import RerailError, UsageError
 from rerail.stores.directory import DirectoryStore
@@ -70,7 +70,7 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
     return 0
 
 
-def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: bool) -> Iterator[Entry]:
+def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: bool) -> Iterator[LedgerEntry]:
     """All attempts, also those that reported nothing if that is the whole story: of runs that cost something."""
     for run_id in runs:
         try:
@@ -86,7 +86,7 @@ def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: boo
             say(f"rerail: run {run_id} is not counted: {error}")
 
 
-def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[Entry]:
+def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[LedgerEntry]:
     """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
     history = list(store.history(run_id))
     found = list(entries(run_id, pipeline, history))
@@ -94,13 +94,13 @@ def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[Entry]:
     if repaired is None and all(entry.status != "running" for entry in found):
         return found
     recording = store.read(run_id)
-    like = Entry(run_id=run_id, pipeline=pipeline, at=repaired or datetime.now(UTC), status="completed")
+    like = LedgerEntry(run_id=run_id, pipeline=pipeline, at=repaired or datetime.now(UTC), status="completed")
     before = given_up(found, recording.state, like) if repaired else []
     if store.ownership(run_id).alive:
         return [*before, *found]
-    from rerail.app.traces import seen_last
+    from rerail.app.traces import last_traces
 
-    return [*before, *cut_off(found, recording.state, seen_last(store, recording), like)]
+    return [*before, *cut_off(found, recording.state, last_traces(store, recording), like)]
 
 
 def _since(text: str) -> datetime:
@@ -120,7 +120,7 @@ def _row(one: Sum) -> dict[str, Any]:
     return {**msgspec.to_builtins(one), "cost_usd": one.cost_usd, "tokens": tokens(one.metrics)}
 
 
-def lines(rows: list[Sum], total: Sum, by: str, look: Look) -> list[str]:
+def lines(rows: list[Sum], total: Sum, by: str, look: Terminal) -> list[str]:
     """The sums below each other, with a bar for each; where there is little room, fewer columns and no number cut."""
     sums = [*rows, total]
     found = _columns(sums)
@@ -160,7 +160,7 @@ def _columns(sums: list[Sum]) -> dict[str, list[str]]:
     return {head: [cell.rjust(widths[head]) for cell in cells] for head, cells in found.items()}
 
 
-def _room(found: dict[str, list[str]], look: Look) -> int:
+def _room(found: dict[str, list[str]], look: Terminal) -> int:
     """What is left of a line for the name and the bar."""
     return (look.width or 1000) - sum(len(cells[0]) + len(_GAP) for cells in found.values())
 

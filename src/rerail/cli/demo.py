@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from rerail.cli.render.output import STDERR, say_raw
-from rerail.cli.render.terminal import look_of
+from rerail.cli.render.terminal import terminal_of
 from rerail.errors import StateError
 
 PIPELINE = """\
@@ -74,4 +74,4 @@ def _wait_until_half_way(ledger: Path, victim: subprocess.Popen[bytes]) -> None:
 
 
 def _title(text: str) -> None:
-    say_raw("\n" + look_of(STDERR).paint(text, "bold"))
+    say_raw("\n" + terminal_of(STDERR).paint(text, "bold"))

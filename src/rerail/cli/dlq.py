@@ -18,9 +18,9 @@ from rerail.cli.render.output import printable, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
 from rerail.cli.render.units import age
-from rerail.cli.run import Wishes, changes_option, driving_options, go_on
+from rerail.cli.run import ExecuteFlags, changes_option, driving_options, go_on
 from rerail.core import item_list as lists
-from rerail.core.dead_letters import Letter, chosen, history
+from rerail.core.dead_letters import DeadLetter, chosen, history
 from rerail.core.events import Failure
 from rerail.core.items import key_of, parent_of
 from rerail.core.state import RunState, Unit, UnitState, name
@@ -80,11 +80,11 @@ def list_letters(
     return 0
 
 
-def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[Letter]:
+def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[DeadLetter]:
     state = store.read(run_id).state
     units = _meant(state, run_id, items, step, error)
     errors = history(store.history(run_id), units) if units else {}
-    listings: dict[Unit, lists.Listing | None] = {}
+    listings: dict[Unit, lists.ItemList | None] = {}
     letters = []
     for unit in units:
         known = state.units[unit]
@@ -94,7 +94,7 @@ def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: s
             listings[controller] = lists.recorded(store.find(run_id, lists.TAGS, unit[0]), controller)
         listing = listings[controller]
         letters.append(
-            Letter(
+            DeadLetter(
                 step=unit[0],
                 item=unit[1],
                 key=key_of(unit[1]),
@@ -166,7 +166,7 @@ def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_ur
     if not units:
         say(f"rerail: nothing to retry in the dead letter queue of run {run_id}")
         return 0
-    return go_on(store, run_id, Wishes(retry=frozenset(units), **wishes))
+    return go_on(store, run_id, ExecuteFlags(retry=frozenset(units), **wishes))
 
 
 @dlq.command(epilog="Example: rerail dlq drop last chapter-7")

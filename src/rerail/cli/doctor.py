@@ -33,7 +33,7 @@ _FORGETFUL = ("tmpfs", "ramfs", "devtmpfs")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Diagnosis(msgspec.Struct, frozen=True):
     """One thing that was looked at."""
 
     verdict: Literal["ok", "warning", "bad"]
@@ -62,7 +62,7 @@ def doctor(as_json: bool, store_url: str | None) -> int:
     return StateError.exit_code if any(finding.verdict == "bad" for finding in findings) else 0
 
 
-def _store(store: DirectoryStore, url: str | None) -> list[Finding]:
+def _store(store: DirectoryStore, url: str | None) -> list[Diagnosis]:
     why = "the nearest .rerail at or above this directory"
     if url:
         why = "--store says so"
@@ -70,23 +70,23 @@ def _store(store: DirectoryStore, url: str | None) -> list[Finding]:
         why = "RERAIL_STORE says so"
     elif not os.path.isdir(store.root):
         why = "there is none yet; the first run makes it"
-    return [Finding("ok", "store", f"{store.root} ({why})")]
+    return [Diagnosis("ok", "store", f"{store.root} ({why})")]
 
 
-def _disk(store: DirectoryStore) -> list[Finding]:
+def _disk(store: DirectoryStore) -> list[Diagnosis]:
     place = store.root
     while not os.path.isdir(place):
         place = os.path.dirname(place)
     kind = _file_system(place)
-    findings = [Finding("ok", "file system", kind or "unknown")]
+    findings = [Diagnosis("ok", "file system", kind or "unknown")]
     if kind in _FORGETFUL:
-        findings = [Finding("warning", "file system", f"{kind}: kept in memory, gone with the next power cut")]
+        findings = [Diagnosis("warning", "file system", f"{kind}: kept in memory, gone with the next power cut")]
     elif kind == "overlay":
-        findings = [Finding("warning", "file system", "overlay: of a container, gone with it; mount a volume")]
+        findings = [Diagnosis("warning", "file system", "overlay: of a container, gone with it; mount a volume")]
     elif kind in _REMOTE:
-        findings = [Finding("warning", "file system", f"{kind}: remote; its locks and syncs are as good as its server")]
+        findings = [Diagnosis("warning", "file system", f"{kind}: remote; its locks and syncs are as good as its server")]
     free = shutil.disk_usage(place).free
-    findings.append(Finding("warning" if free < LITTLE_SPACE else "ok", "free space", size(free)))
+    findings.append(Diagnosis("warning" if free < LITTLE_SPACE else "ok", "free space", size(free)))
     return [*findings, _sync(place), _lock(place)]
 
 
@@ -106,7 +106,7 @@ def _file_system(path: str) -> str:
     return kind
 
 
-def _sync(place: str) -> Finding:
+def _sync(place: str) -> Diagnosis:
     times = []
     try:
         with tempfile.TemporaryDirectory(prefix=".rerail-doctor-", dir=place) as scratch:
@@ -118,49 +118,49 @@ def _sync(place: str) -> Finding:
                 times.append(time.perf_counter() - began)
             file.close()
     except OSError as error:
-        return Finding("bad", "sync", f"{place} cannot be written: {error.strerror}")
+        return Diagnosis("bad", "sync", f"{place} cannot be written: {error.strerror}")
     middle = statistics.median(times)
     verdict: Literal["ok", "warning"] = "warning" if middle > SLOW_SYNC else "ok"
-    return Finding(verdict, "sync", f"{middle * 1e3:.2f} ms per record; every step waits for one")
+    return Diagnosis(verdict, "sync", f"{middle * 1e3:.2f} ms per record; every step waits for one")
 
 
-def _lock(place: str) -> Finding:
+def _lock(place: str) -> Diagnosis:
     try:
         with tempfile.TemporaryDirectory(prefix=".rerail-doctor-", dir=place) as scratch:
             held = durable.Lock(os.path.join(scratch, "lock"))
             try:
                 durable.Lock(os.path.join(scratch, "lock")).release()
             except BlockingIOError:
-                return Finding("ok", "locks", "one owner at a time")
+                return Diagnosis("ok", "locks", "one owner at a time")
             finally:
                 held.release()
     except OSError as error:
-        return Finding("bad", "locks", f"none: {error.strerror}")
-    return Finding("bad", "locks", "two owners at once are possible here: keep the state elsewhere (--store)")
+        return Diagnosis("bad", "locks", f"none: {error.strerror}")
+    return Diagnosis("bad", "locks", "two owners at once are possible here: keep the state elsewhere (--store)")
 
 
-def _runs(store: DirectoryStore) -> list[Finding]:
+def _runs(store: DirectoryStore) -> list[Diagnosis]:
     rows = summaries(store)
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none"
-    findings = [Finding("warning" if counts.get("damaged") else "ok", "runs", told)]
+    findings = [Diagnosis("warning" if counts.get("damaged") else "ok", "runs", told)]
     if rows:
-        findings.append(Finding("ok", "state", f"{size(tree_bytes(store.root))} in {len(rows)} runs"))
+        findings.append(Diagnosis("ok", "state", f"{size(tree_bytes(store.root))} in {len(rows)} runs"))
     return findings
 
 
-def _tools() -> list[Finding]:
+def _tools() -> list[Diagnosis]:
     python = f"{platform.python_version()} ({sys.executable})"
-    findings = [Finding("ok", "rerail", VERSION), Finding("ok", "python", python)]
+    findings = [Diagnosis("ok", "rerail", VERSION), Diagnosis("ok", "python", python)]
     bash = shutil.which("bash")
     findings.append(
-        Finding("ok", "shell", bash) if bash else Finding("warning", "shell", "no bash; `run` steps get sh -e")
+        Diagnosis("ok", "shell", bash) if bash else Diagnosis("warning", "shell", "no bash; `run` steps get sh -e")
     )
     git = shutil.which("git")
     version = ""
     if git:
         version = subprocess.run([git, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    missing = Finding("warning", "git", "none; `commit_required` cannot work")
-    return [*findings, Finding("ok", "git", version) if git else missing]
+    missing = Diagnosis("warning", "git", "none; `commit_required` cannot work")
+    return [*findings, Diagnosis("ok", "git", version) if git else missing]

@@ -11,7 +11,7 @@ import click
 from rerail import api
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.render.output import say
-from rerail.cli.run import Wishes, driving_options, go_on, pairs, show_plan
+from rerail.cli.run import ExecuteFlags, driving_options, go_on, pairs, show_plan
 from rerail.core.model import RunOptions
 from rerail.core.planner import plan as plan_of
 from rerail.core.state import RunState
@@ -35,7 +35,7 @@ def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
         show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
         return 0
     store = open_store(store_url)
-    return go_on(store, find_run(store, what), Wishes(dry_run=True, as_json=as_json, **wishes))
+    return go_on(store, find_run(store, what), ExecuteFlags(dry_run=True, as_json=as_json, **wishes))
 
 
 @click.command(epilog="Example: rerail fork last --from review -p level=final")
@@ -59,7 +59,7 @@ def fork(
     """
     from rerail.app.fork import create_fork, plan_fork
 
-    wanted = Wishes(**wishes)
+    wanted = ExecuteFlags(**wishes)
     if not wanted.start:
         raise UsageError("fork needs --from STEP", hint=f"rerail fork {run_name} --from STEP")
     if run_id is not None:

@@ -34,7 +34,7 @@ def reject(run_name: str, step: str, reason: str, store_url: str | None) -> int:
 def _judge(run_name: str, step: str, reason: str, store_url: str | None, *, approved: bool) -> int:
     store = open_store(store_url)
     run_id = find_run(store, run_name)
-    verdict = interventions.Verdict(approved=approved, by=who(), reason=reason)
+    verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)
     unit, live = interventions.judge(store, run_id, step, verdict, base_dir=base_dir(store))
     done = f"rerail: {name(unit)} is {'approved' if approved else 'rejected'} by {verdict.by}"
     say(

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import click
 
 from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_option
-from rerail.cli.render.log_reader import LogReader, Piece, Wanted
+from rerail.cli.render.log_reader import LogReader, LogSelection, Piece
 from rerail.cli.render.output import printable, say
-from rerail.cli.render.terminal import Look, out_look
+from rerail.cli.render.terminal import Terminal, out_look
 from rerail.core.state import name
 from rerail.errors import UsageError
 from rerail.executors.logs import begun
@@ -40,7 +40,7 @@ def logs(
     if attempt is not None and step is None:
         raise UsageError("--attempt needs a STEP", hint=f"rerail logs {run_id} STEP --attempt {attempt}")
     directory = os.path.join(store.path(run_id), "logs")
-    wanted = Wanted(step=step or "", item=item, attempt=attempt)
+    wanted = LogSelection(step=step or "", item=item, attempt=attempt)
     _refuse_unknown(store, run_id, directory, wanted)
     reader = LogReader(directory, wanted)
     printer = _Printer(out_look(), only="" if step is None else name((step, item)))
@@ -52,7 +52,7 @@ def logs(
     return 0
 
 
-def _refuse_unknown(store: DirectoryStore, run_id: str, directory: str, wanted: Wanted) -> None:
+def _refuse_unknown(store: DirectoryStore, run_id: str, directory: str, wanted: LogSelection) -> None:
     """A step or item that nothing happened to is a mistake, unless it has printed something."""
     units = store.read(run_id).state.units
     known = {unit[0] for unit in units}
@@ -91,7 +91,7 @@ def _pieces(store: DirectoryStore, run_id: str, reader: LogReader, *, follow: bo
 class _Printer:
     """Whole lines to stdout, each with its step if there are several; raw where no terminal could be harmed."""
 
-    def __init__(self, look: Look, *, only: str) -> None:
+    def __init__(self, look: Terminal, *, only: str) -> None:
         self._look = look
         self._raw = not os.isatty(1)
         self._only = only  # what needs no name, as it was asked for

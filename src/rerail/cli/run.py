@@ -25,28 +25,28 @@ from rerail.cli.options import (
     store_option,
     volume_options,
 )
-from rerail.cli.render.output import STDERR, Reading, outlet, say
+from rerail.cli.render.output import STDERR, ReadingProgress, outlet, say
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
-from rerail.cli.render.reporters import Shown
+from rerail.cli.render.reporters import Reporters
 from rerail.cli.render.summary import conclude
-from rerail.cli.render.terminal import look_of
+from rerail.cli.render.terminal import terminal_of
 from rerail.core.audit import Audit, Depth
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
 from rerail.core.plan import Changes, Plan
-from rerail.core.plan import Wishes as Wanted
+from rerail.core.plan import PlanOptions as Wanted
 from rerail.core.planner import plan, up_to
 from rerail.core.state import RunState, Unit
 from rerail.engine.spec import Ask
 from rerail.errors import RunNotFound, UsageError
 from rerail.loaders.fields import parse_duration
-from rerail.ports import Recording
+from rerail.ports import LoadedRun
 from rerail.stores import index
 from rerail.stores.directory import DirectoryStore, check_run_id
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class ExecuteFlags(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line asked for; None and empty mean: as recorded."""
 
     parallel: int | None = None
@@ -148,7 +148,7 @@ def run(
         check_run_id(run_id)
     if resume_ and fresh:
         raise UsageError("--resume and --fresh contradict each other", hint="rerail run --help")
-    wanted = Wishes(**wishes)
+    wanted = ExecuteFlags(**wishes)
     store = open_store(store_url, pipeline)
     loaded, text = api.load(pipeline)
     given = {**_params_file(params_file), **pairs(params, "-p")}
@@ -208,10 +208,10 @@ def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
             say("rerail: nothing to resume: every run is completed")
             return 0
         run_id = newest
-    return go_on(store, run_id, Wishes(**wishes))
+    return go_on(store, run_id, ExecuteFlags(**wishes))
 
 
-def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = "") -> int:
+def go_on(store: DirectoryStore, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:
     """Plan, say so, and unless it is a dry run do it."""
     base = base_dir(store)
     request = api.ResumeRequest(
@@ -223,7 +223,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         retry=wanted.retry,
         wait=wanted.patience,
         allow_concurrent=wanted.allow_concurrent,
-        progress=Reading() if not wanted.quiet else lambda _: None,
+        progress=ReadingProgress() if not wanted.quiet else lambda _: None,
     )
     known = store.read(run_id)
     if wanted.dry_run or (known.state.status == "completed" and known.is_cached):
@@ -244,7 +244,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         with shown_of(wanted, store, run_id) as shown:
             headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
             request = msgspec.structs.replace(request, ask=_asker(wanted, shown))
-            told = Told(headline, wanted, store, shown, printed.drain)
+            told = PlanPrinter(headline, wanted, store, shown, printed.drain)
             result = api.resume(store, run_id, shown.reporters, request, base_dir=base, teller=told)
         if result is None:
             say(f"rerail: run {run_id} is completed; there is nothing to resume")
@@ -252,11 +252,11 @@ def go_on(store: DirectoryStore, run_id: str, wanted: Wishes, headline: str = ""
         return conclude(result, store, quiet=wanted.quiet)
 
 
-class Told(api.Teller):
+class PlanPrinter(api.ResumeObserver):
     """What is said before a run goes on: the plan, then what was found and mended; then it may be drawn."""
 
     def __init__(
-        self, headline: str, wanted: Wishes, store: DirectoryStore, shown: Shown, drain: Callable[[], None]
+        self, headline: str, wanted: ExecuteFlags, store: DirectoryStore, shown: Reporters, drain: Callable[[], None]
     ) -> None:
         self._headline = headline
         self._wanted = wanted
@@ -264,22 +264,22 @@ class Told(api.Teller):
         self._shown = shown
         self._drain = drain
 
-    def announce(self, ready: api.Prepared) -> None:
+    def announce(self, ready: api.ResumePlan) -> None:
         """The plan, before anything runs."""
         ready = ready.shown
         if not self._wanted.quiet:
             say(self._headline)
             until = self._wanted.until
             decisions = up_to(ready.pipeline, ready.plan, until) if until else ready.plan
-            say_plan(decisions, ready.recording.state, ready.notices, look_of(STDERR))
+            say_plan(decisions, ready.recording.state, ready.notices, terminal_of(STDERR))
 
-    def narrate(self, ready: api.Prepared, done: list[Any]) -> None:
+    def narrate(self, ready: api.ResumePlan, done: list[Any]) -> None:
         """What was found and done about files."""
         ready = ready.shown
         state = ready.recording.state
         if not self._wanted.quiet:
             where = os.path.relpath(self._store.path(ready.run_id))
-            say_found(found_lines(ready.audit, ready.plan, done, where), ready.plan, state, look_of(STDERR))
+            say_found(found_lines(ready.audit, ready.plan, done, where), ready.plan, state, terminal_of(STDERR))
         self._drain()  # before anything is drawn below it
         self._shown.attach(ready.pipeline, state, ready.recording.header.pipeline_path)
 
@@ -297,7 +297,7 @@ def show_plan(
     decisions: Plan, state: RunState, notices: tuple[str, ...] = (), audit: Audit | None = None, *, as_json: bool
 ) -> None:
     """A plan that is not carried out."""
-    look = look_of(STDERR)
+    look = terminal_of(STDERR)
     say_plan(decisions, state, notices, look)
     say_found(found_lines(audit or Audit(), decisions), decisions, state, look)
     if as_json:
@@ -310,16 +310,16 @@ def settle_in() -> None:
     processes.only_steps = True
 
 
-def _asker(wanted: Wishes, shown: Shown) -> Ask | None:
+def _asker(wanted: ExecuteFlags, shown: Reporters) -> Ask | None:
     """Who asks what `approve` steps want to know, where there is somebody to ask."""
-    return None if wanted.quiet or wanted.as_json else asker(shown.aside, look_of(STDERR))
+    return None if wanted.quiet or wanted.as_json else asker(shown.aside, terminal_of(STDERR))
 
 
-def shown_of(wanted: Wishes, store: DirectoryStore, run_id: str) -> Shown:
-    return Shown(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)
+def shown_of(wanted: ExecuteFlags, store: DirectoryStore, run_id: str) -> Reporters:
+    return Reporters(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)
 
 
-def _check_steps(pipeline: Pipeline, wanted: Wishes) -> None:
+def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
     names = [step.id for step in pipeline.steps]
     for option, step in (("--from", wanted.start), ("--until", wanted.until)):
         if step and step not in names:
@@ -373,7 +373,7 @@ def _resumable(store: DirectoryStore, pipeline: str, run_id: str | None, given: 
     return None
 
 
-def _conflicts(recording: Recording, given: dict[str, Any]) -> list[str]:
+def _conflicts(recording: LoadedRun, given: dict[str, Any]) -> list[str]:
     params = recording.header.params
     return [name for name, value in given.items() if name not in params or params[name] != value]
 

@@ -23,13 +23,13 @@ from rerail.cli.options import (
 )
 from rerail.cli.render.events import sentence
 from rerail.cli.render.output import printable, say
-from rerail.cli.render.run import Portrait, next_command
+from rerail.cli.render.run import RunView, next_command
 from rerail.cli.render.table import Cell, table
-from rerail.cli.render.terminal import STYLES, Look, out_look
+from rerail.cli.render.terminal import STYLES, Terminal, out_look
 from rerail.cli.render.units import age, dollars, moment, seconds
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.items import STATUS
-from rerail.core.money import spent_within
+from rerail.core.money import totals_by_step
 from rerail.core.state import shown_status
 from rerail.errors import UsageError
 from rerail.stores.directory import DirectoryStore
@@ -80,7 +80,7 @@ def list_runs(
     return 0
 
 
-def _table(rows: list[dict[str, Any]], look: Look) -> None:
+def _table(rows: list[dict[str, Any]], look: Terminal) -> None:
     now = datetime.now(UTC)
     params = _shared_params(rows)
     named = [name.upper() for name in params] if params else ["PARAMS"]
@@ -160,14 +160,14 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
     if not ownership.alive and any(unit.status == "running" for unit in recording.state.units.values()):
-        from rerail.app.traces import seen_last
+        from rerail.app.traces import last_traces
 
-        for unit, far in seen_last(store, recording).items():
+        for unit, far in last_traces(store, recording).items():
             recording.state.units[unit].so_far = far
     checkpoint = _with_states(api.checkpoint(store, recording), store)
     status = shown_status(recording.state, owner_alive=ownership.alive)
     if as_json:
-        within = spent_within(recording.state)
+        within = totals_by_step(recording.state)
         for record in checkpoint.steps:
             if record.item is None and record.id in within:
                 record.metrics = within[record.id].metrics
@@ -178,7 +178,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
         data["owner"] = owner_fields(ownership)
         _emit(data)
         return 0
-    portrait = Portrait(checkpoint, status, out_look(), spent_within(recording.state))
+    portrait = RunView(checkpoint, status, out_look(), totals_by_step(recording.state))
     notices = () if ownership.alive else recording.notices
     parts = [
         portrait.overview(f"rerail logs {run_id}  ({store.path(run_id)}/logs)", notices),

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, newest_first, open_store, store_option
-from rerail.cli.render.output import Reading, say
+from rerail.cli.render.output import ReadingProgress, say
 from rerail.cli.render.units import counted
 from rerail.errors import RerailError, StateError, UsageError
 from rerail.stores.directory import DirectoryStore
@@ -59,13 +59,13 @@ def _verified(store: DirectoryStore, run_id: str, *, files: bool) -> dict[str, A
 def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
     """What the completed steps of a run claim, and where that does not hold."""
     from rerail import api
-    from rerail.artifacts.content_store import Objects
+    from rerail.artifacts.content_store import ContentStore
 
     try:
-        ready = api.prepare(store, run_id, api.ResumeRequest(progress=Reading()), base_dir=base_dir(store)).shown
+        ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=base_dir(store)).shown
     except UsageError as error:  # the pipeline file is not in order: that is no fault of the run's
         return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
-    objects = Objects(os.path.join(store.root, "objects"))
+    objects = ContentStore(os.path.join(store.root, "objects"))
     units = ready.recording.state.units.values()
     kept = {record.manifest or record.sha256 for unit in units for record in unit.artifacts if record.kept}
     flaws = [
@@ -82,9 +82,9 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
 
 
 def _rotten(store: DirectoryStore) -> list[str]:
-    from rerail.artifacts.content_store import Objects
+    from rerail.artifacts.content_store import ContentStore
 
-    objects = Objects(os.path.join(store.root, "objects"))
+    objects = ContentStore(os.path.join(store.root, "objects"))
     return [sha256 for sha256 in objects.all() if objects.rotten(sha256)]
 
 

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 import click
 
-from rerail.app.traces import mark_in
+from rerail.app.traces import process_tag_in
 from rerail.cli.options import base_dir, find_run, open_store, run_argument, store_option
 from rerail.cli.render.events import sentence
 from rerail.cli.render.output import STDERR, say
-from rerail.cli.render.probe import Glimpses
-from rerail.cli.render.terminal import look_of
+from rerail.cli.render.probe import AttemptProbe
+from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import clock
 from rerail.core.state import RunState, shown_status
-from rerail.ports import Recording
+from rerail.ports import LoadedRun
 from rerail.stores.directory import DirectoryStore
 
 POLL_SECONDS = 0.1
@@ -33,7 +33,7 @@ def watch(run_name: str, store_url: str | None) -> int:
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     try:
-        recording = _draw(store, run_id) if look_of(STDERR).live else _tell(store, run_id)
+        recording = _draw(store, run_id) if terminal_of(STDERR).live else _tell(store, run_id)
     except KeyboardInterrupt:
         say(f"rerail: run {run_id} goes on\n  next: rerail watch {run_id}")
         return 0
@@ -43,12 +43,12 @@ def watch(run_name: str, store_url: str | None) -> int:
     return 0
 
 
-def _draw(store: DirectoryStore, run_id: str) -> Recording:
+def _draw(store: DirectoryStore, run_id: str) -> LoadedRun:
     from rerail import api
     from rerail.cli.render.live import LiveView
 
     ready = api.prepare(store, run_id, api.ResumeRequest(verify=None), base_dir=base_dir(store))
-    view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look_of(STDERR))
+    view = LiveView(run_id, AttemptProbe(store.path(run_id), lambda: process_tag_in(store, run_id)), terminal_of(STDERR))
     view.attach(ready.pipeline, ready.recording.state)
     try:
         for recording in _changes(store, run_id):
@@ -58,7 +58,7 @@ def _draw(store: DirectoryStore, run_id: str) -> Recording:
     return recording
 
 
-def _tell(store: DirectoryStore, run_id: str) -> Recording:
+def _tell(store: DirectoryStore, run_id: str) -> LoadedRun:
     """Where nothing can be drawn: one line per event."""
     told = 0
     for latest in _changes(store, run_id):
@@ -69,7 +69,7 @@ def _tell(store: DirectoryStore, run_id: str) -> Recording:
     return latest
 
 
-def _changes(store: DirectoryStore, run_id: str) -> Iterator[Recording]:
+def _changes(store: DirectoryStore, run_id: str) -> Iterator[LoadedRun]:
     """The run each time it has changed, until nobody drives it any more."""
     state, stamp = RunState(), (-1, -1)
     while True:

@@ -15,7 +15,7 @@ Condition = Literal["missing", "empty", "truncated", "changed", "wrong type", "f
 Depth = Literal["full", "fast"]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that should stand at a path: a file, or in a tree also a link or a directory."""
 
     path: str
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Flaw(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A path at which what a step produced does not stand any more."""
 
-    entry: Entry
+    entry: AuditEntry
     artifact: str  # the recorded path it belongs to
     condition: Condition
     detail: str = ""

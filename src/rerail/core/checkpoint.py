@@ -10,7 +10,16 @@ from typing import Any, Literal
 import msgspec
 
 from rerail.core.dead_letters import dead_letters
-from rerail.core.events import FORMAT, ArtifactRecord, Failure, InputRecord, Metrics, PauseCause, SoFar, Verdict
+from rerail.core.events import (
+    FORMAT,
+    Approval,
+    ArtifactRecord,
+    AttemptProgress,
+    Failure,
+    InputRecord,
+    Metrics,
+    PauseCause,
+)
 from rerail.core.items import ItemsRecord, items_of, record_of
 from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.money import COST, TOKENS, total
@@ -67,8 +76,8 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     rounds: int = 0
     refusals: int = 0
     worked_seconds: float = 0.0  # by all attempts
-    so_far: SoFar | None = None
-    verdict: Verdict | None = None
+    so_far: AttemptProgress | None = None
+    verdict: Approval | None = None
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -119,7 +128,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     paused_until: datetime | None = None
 
 
-class Outline(msgspec.Struct, frozen=True):
+class PipelineOutline(msgspec.Struct, frozen=True):
     """What every checkpoint of a pipeline needs of it: worked out once, as one is taken again and again."""
 
     units: list[Unit]
@@ -127,18 +136,20 @@ class Outline(msgspec.Struct, frozen=True):
     commands: dict[str, str]
 
 
-def outline_of(pipeline: Pipeline) -> Outline:
+def outline_of(pipeline: Pipeline) -> PipelineOutline:
     """The outline of a pipeline."""
-    return Outline(
+    return PipelineOutline(
         [(step.id, None) for step in pipeline.steps],
         {step.id: position for position, step in enumerate(pipeline.steps)},
         {step.id: step.command for _, step in every_step(pipeline)},
     )
 
 
-def checkpoint_of(header: RunHeader, of: Pipeline | Outline, state: RunState, reason: Reason | None = None) -> Checkpoint:
+def checkpoint_of(
+    header: RunHeader, of: Pipeline | PipelineOutline, state: RunState, reason: Reason | None = None
+) -> Checkpoint:
     """Everything about the run as one value. `reason` is why it is taken now; by default what happened last."""
-    outline = of if isinstance(of, Outline) else outline_of(of)
+    outline = of if isinstance(of, PipelineOutline) else outline_of(of)
     index = outline.index
     units = [(unit, state.unit(unit)) for unit in outline.units]
     waiting = next((unit[0] for unit, known in units if not known.settled), None)

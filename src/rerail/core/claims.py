@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from rerail.core.expressions import placeholders
-from rerail.core.model import Inner, Pipeline, Step, Write
+from rerail.core.model import Pipeline, Step, Subpipeline, Write
 
 _WILD = re.compile(r"[*?[]")
 
@@ -41,8 +41,8 @@ def _steps(steps: Iterable[Step], *, plain: bool) -> Iterator[tuple[Step, bool]]
     for step in steps:
         yield step, plain
         yield from _steps(step.on_failure, plain=plain)
-        inner = isinstance(step.action, Inner)
-        last = step.action.finally_ if isinstance(step.action, Inner) else ()
+        inner = isinstance(step.action, Subpipeline)
+        last = step.action.finally_ if isinstance(step.action, Subpipeline) else ()
         yield from _steps((*step.body, *last), plain=plain and not inner)
 
 

@@ -24,7 +24,7 @@ def dead_letters(state: RunState) -> Iterator[Unit]:
             yield unit
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """One item in the queue, with everything that went wrong with it."""
 
     step: str

@@ -45,7 +45,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, Any] = {}
 
 
-class SoFar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far an attempt was when it was last looked at."""
 
     at: datetime
@@ -56,7 +56,7 @@ class SoFar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total: float | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a person answered to an `approve` step."""
 
     approved: bool
@@ -261,7 +261,7 @@ class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_
     inputs: tuple[InputRecord, ...] = ()
 
 
-class StepJudged(_UnitEvent, frozen=True, kw_only=True, tag="step-judged", omit_defaults=True):
+class ApprovalGiven(_UnitEvent, frozen=True, kw_only=True, tag="step-judged", omit_defaults=True):
     """A person answered an `approve` step."""
 
     approved: bool
@@ -327,7 +327,7 @@ UnitEvent = (
     | StepSkipped
     | StepInvalidated
     | StepMarked
-    | StepJudged
+    | ApprovalGiven
     | StepAdopted
     | ArtifactsRestored
     | ItemsListed

@@ -15,14 +15,16 @@ from rerail.core.model import Pipeline, Step
 from rerail.core.state import RunState, UnitState
 
 
-class Rest(msgspec.Struct, frozen=True):
+class PendingHooks(msgspec.Struct, frozen=True):
     """The hooks still to run, in order; `ask` names one that was cut off and must not be repeated."""
 
     hooks: tuple[Step, ...] = ()
     ask: str = ""
 
 
-def rest(hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool, item: str | None = None) -> Rest:
+def rest(
+    hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool, item: str | None = None
+) -> PendingHooks:
     """What is left of a sequence whose turn came at journal position `after`."""
     left = []
     ask = ""
@@ -33,7 +35,7 @@ def rest(hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: b
             continue
         left.append(hook)
         ask = ask or (hook.id if _is_unknown(hook, unit) else "")
-    return Rest(tuple(left), ask)
+    return PendingHooks(tuple(left), ask)
 
 
 def unknown(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:
@@ -45,7 +47,7 @@ def _is_unknown(hook: Step, unit: UnitState) -> bool:
     return not hook.idempotent and unit.status in ("running", "interrupted")
 
 
-def clean_up(step: Step, state: RunState, item: str | None = None) -> Rest:
+def pending_cleanup(step: Step, state: RunState, item: str | None = None) -> PendingHooks:
     """What is left to do after a step that has failed for good.
 
     A clean-up that failed is not repeated before the step is: it comes again if that fails again. After a failure that
@@ -53,17 +55,17 @@ def clean_up(step: Step, state: RunState, item: str | None = None) -> Rest:
     """
     unit = state.unit((step.id, item))
     if not step.on_failure or unit.status in ("completed", "skipped"):
-        return Rest()
+        return PendingHooks()
     if unit.status == "failed" and unit.attempts == 0 and unit.error is not None:
-        return Rest()  # shared by a fork: it failed in another run, which cleaned up after it
+        return PendingHooks()  # shared by a fork: it failed in another run, which cleaned up after it
     answered_anew = unit.status == "pending" and unit.verdict is not None and unit.error is not None
     if (unit.status != "failed" or unit.retry_at is not None) and not answered_anew:
         asked = unknown(step.on_failure, state, item)  # from an earlier failure, and nobody has answered since
-        return Rest(step.on_failure, asked[0]) if asked else Rest()
+        return PendingHooks(step.on_failure, asked[0]) if asked else PendingHooks()
     return rest(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed, item=item)
 
 
-def last_hooks(pipeline: Pipeline, state: RunState) -> Rest:
+def pending_finally(pipeline: Pipeline, state: RunState) -> PendingHooks:
     """What is left of a run's last hooks if they are the latest thing that happened."""
     return rest(pipeline.finally_, state, _newest_start(pipeline, state), failed_counts=False)
 

@@ -7,14 +7,14 @@ from datetime import datetime
 
 import msgspec
 
-from rerail.core.events import SoFar, StepInterrupted
+from rerail.core.events import AttemptProgress, StepInterrupted
 from rerail.core.items import around
 from rerail.core.money import COST, amount
 from rerail.core.run_state import RunState, Unit, UnitState
 from rerail.core.values import Progress, Usage
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptTrace(msgspec.Struct, frozen=True, kw_only=True):
     """What it left outside the journal."""
 
     usage: Usage = Usage()
@@ -23,14 +23,14 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     most: float | None = None  # seconds that who drove it had been there by then
 
 
-def under_way(state: RunState) -> list[tuple[Unit, UnitState]]:
+def in_flight(state: RunState) -> list[tuple[Unit, UnitState]]:
     """What is recorded as running."""
     return [(unit, known) for unit, known in state.units.items() if known.status == "running"]
 
 
-def all_seen(state: RunState, left_by: Callable[[Unit, int], Left]) -> dict[Unit, SoFar | None]:
+def last_seen(state: RunState, left_by: Callable[[Unit, int], AttemptTrace]) -> dict[Unit, AttemptProgress | None]:
     """How far everything was that is recorded as running, of a run that nobody drives."""
-    running = under_way(state)
+    running = in_flight(state)
     outer = {above for unit, _ in running for above in around(unit) if above != unit}
     seen = {}
     for unit, known in running:
@@ -41,7 +41,7 @@ def all_seen(state: RunState, left_by: Callable[[Unit, int], Left]) -> dict[Unit
     return seen
 
 
-def _last_seen(known: UnitState, left: Left) -> SoFar | None:
+def _last_seen(known: UnitState, left: AttemptTrace) -> AttemptProgress | None:
     """By what it left, and by what was saved of it where that is more; None if nobody knows."""
     saved = known.so_far
     if left.last is None and left.usage.metrics:
@@ -57,7 +57,7 @@ def _last_seen(known: UnitState, left: Left) -> SoFar | None:
         usage = Usage(metrics=saved.metrics, models=saved.models)
     at = max(one for one in (left.last, saved.at if saved else None) if one is not None)
     told = left.progress or saved
-    return SoFar(
+    return AttemptProgress(
         at=at,
         elapsed=round(elapsed, 3),
         metrics=usage.metrics,
@@ -67,7 +67,7 @@ def _last_seen(known: UnitState, left: Left) -> SoFar | None:
     )
 
 
-def found_cut_off(unit: Unit, known: UnitState, seen: SoFar | None, now: datetime) -> StepInterrupted:
+def interrupted_event(unit: Unit, known: UnitState, seen: AttemptProgress | None, now: datetime) -> StepInterrupted:
     """The record that ends it."""
     return StepInterrupted(
         at=now,
@@ -81,7 +81,7 @@ def found_cut_off(unit: Unit, known: UnitState, seen: SoFar | None, now: datetim
     )
 
 
-def how_far(seen: SoFar | None) -> str:
+def how_far(seen: AttemptProgress | None) -> str:
     """How far an attempt was when it was last looked at: `after 12 min 00 s, 7 of 18, $0.42`; '' if nobody looked."""
     if seen is None:
         return ""
@@ -95,7 +95,7 @@ def how_far(seen: SoFar | None) -> str:
     return ", ".join(parts)
 
 
-def cut_off(unit: UnitState, seen: SoFar | None) -> str:
+def cut_off(unit: UnitState, seen: AttemptProgress | None) -> str:
     """That an attempt was, and where it was then."""
     far = how_far(seen)
     return f"attempt {unit.attempts} was cut off{f' {far}' if far else ''}"

@@ -29,15 +29,15 @@ _PLAIN = re.compile(r"[ -9;-~]+")  # ASCII without control characters, and witho
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class ListingStopped(Exception):
+class ItemListStopped(Exception):
     """Somebody wants to stop, before it is known what the items are."""
 
 
-class ListingError(ValueError):
+class ItemListError(ValueError):
     """What is wrong with a list, in words for people."""
 
 
-class Listing(msgspec.Struct, kw_only=True):
+class ItemList(msgspec.Struct, kw_only=True):
     """The items of a map. `values` is None where every item is its own key."""
 
     keys: list[str]
@@ -55,10 +55,10 @@ class Listing(msgspec.Struct, kw_only=True):
         self.edited = {**self.edited, index: value}
 
 
-def listing(raw: Any, action: Map, scope: Scope) -> Listing:
-    """The items among what a source holds; raises ListingError that names the item at fault."""
+def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
+    """The items among what a source holds; raises ItemListError that names the item at fault."""
     if not isinstance(raw, list):
-        raise ListingError(f"`over` must come to a list, not {_kind(raw)}")
+        raise ItemListError(f"`over` must come to a list, not {_kind(raw)}")
     values = list(enumerate(raw, 1))
     if action.filter:
         values = [(at, value) for at, value in values if _of(action.filter, "filter", at, value, scope)]
@@ -67,20 +67,20 @@ def listing(raw: Any, action: Map, scope: Scope) -> Listing:
     begin, most = _number(action.offset, "offset", scope) or 0, _number(action.limit, "limit", scope)
     values = values[begin:] if most is None else values[begin : begin + most]
     if len(values) > MOST_ITEMS:
-        raise ListingError(f"{len(values)} items; {MOST_ITEMS} at most")
+        raise ItemListError(f"{len(values)} items; {MOST_ITEMS} at most")
     keys = [_key(at, value, action.key, scope) for at, value in values]
     twice = first_duplicate(keys)
     if twice is not None:
         where = [str(at) for (at, _), key in zip(values, keys, strict=True) if key == twice]
-        raise ListingError(f"the key {twice!r} stands for {len(where)} items, number {' and '.join(where[:5])}")
+        raise ItemListError(f"the key {twice!r} stands for {len(where)} items, number {' and '.join(where[:5])}")
     plain = [value for _, value in values]
     return made(keys, None if plain == keys else plain)
 
 
-def made(keys: list[str], values: list[Any] | None) -> Listing:
+def made(keys: list[str], values: list[Any] | None) -> ItemList:
     """A listing with its digest."""
     digest = hashlib.sha256(_encode([keys, values])).hexdigest()[:32]
-    return Listing(keys=keys, values=values, digest=digest)
+    return ItemList(keys=keys, values=values, digest=digest)
 
 
 def _key(at: int, value: Any, expression: str, scope: Scope) -> str:
@@ -103,7 +103,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
         try:
             key = language.render(expression, _with(scope, value))
         except ExpressionError as error:
-            raise ListingError(f"the key of item {at} ({_shown(value)}) cannot be told: {error}") from None
+            raise ItemListError(f"the key of item {at} ({_shown(value)}) cannot be told: {error}") from None
     elif isinstance(value, str):
         key = value
     elif isinstance(value, int | float | bool) or value is None:
@@ -111,11 +111,11 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
     else:
         key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
     if not key:
-        raise ListingError(f"the key of item {at} is empty")
+        raise ItemListError(f"the key of item {at} is empty")
     refuse_unfit(key, value)
     if len(key.encode()) > KEY_BYTES:
         if expression:
-            raise ListingError(f"the key of item {at} is longer than {KEY_BYTES} bytes: {_shown(key)}")
+            raise ItemListError(f"the key of item {at} is longer than {KEY_BYTES} bytes: {_shown(key)}")
         key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
     return joined(None, key)
 
@@ -125,13 +125,13 @@ def refuse_unfit(key: str, value: Any) -> None:
         key.encode()
         size = len(_encode(value))
     except UnicodeEncodeError:
-        raise ListingError(f"item {_shown(key)} is not text that can be recorded") from None
+        raise ItemListError(f"item {_shown(key)} is not text that can be recorded") from None
     if size > MOST_BYTES:
-        raise ListingError(
+        raise ItemListError(
             f"item {_shown(key)} has {size} bytes; {MOST_BYTES} at most: put it into a file and let the item name that"
         )
     if "\0" in key or _holds_nul(value):
-        raise ListingError(f"item {_shown(key)} holds a NUL character, which no process can be given")
+        raise ItemListError(f"item {_shown(key)} holds a NUL character, which no process can be given")
 
 
 def _holds_nul(value: Any) -> bool:
@@ -146,7 +146,7 @@ def _of(expression: str, what: str, at: int, value: Any, scope: Scope) -> Any:
     try:
         return language.evaluate(expression, _with(scope, value))
     except ExpressionError as error:
-        raise ListingError(f"`{what}` has no value for item {at} ({_shown(value)}): {error}") from None
+        raise ItemListError(f"`{what}` has no value for item {at} ({_shown(value)}): {error}") from None
 
 
 def _sorted(values: list[tuple[int, Any]], expression: str, scope: Scope) -> list[tuple[int, Any]]:
@@ -154,7 +154,7 @@ def _sorted(values: list[tuple[int, Any]], expression: str, scope: Scope) -> lis
     try:
         return [pair for _, pair in sorted(by, key=lambda entry: entry[0])]
     except TypeError as error:
-        raise ListingError(f"`sort` comes to values that cannot be compared: {error}") from None
+        raise ItemListError(f"`sort` comes to values that cannot be diff: {error}") from None
 
 
 def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:
@@ -163,11 +163,11 @@ def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:
     try:
         number = language.render_value(wanted, scope)
     except ExpressionError as error:
-        raise ListingError(f"`{what}`: {error}") from None
+        raise ItemListError(f"`{what}`: {error}") from None
     if isinstance(number, str) and number.isascii() and number.isdecimal():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ListingError(f"`{what}` must come to a whole number, not {_shown(number)}")
+        raise ItemListError(f"`{what}` must come to a whole number, not {_shown(number)}")
     return number
 
 
@@ -185,7 +185,7 @@ def _shown(value: Any) -> str:
     return repr(text) if len(text) <= 40 else f"{len(text)} characters"  # cut, half a secret could not be told any more
 
 
-class Kept(msgspec.Struct, kw_only=True):
+class ListDiff(msgspec.Struct, kw_only=True):
     """What of an earlier list still counts in a new one."""
 
     marks: bytearray
@@ -201,7 +201,7 @@ class Kept(msgspec.Struct, kw_only=True):
         return "its items are not what they were: " + (", ".join(filter(None, told)) or "in another order")
 
 
-def compared(old: Listing, marks: bytes | bytearray, new: Listing) -> Kept:
+def diff(old: ItemList, marks: bytes | bytearray, new: ItemList) -> ListDiff:
     """Which items of a new list are those of the old one, by key and content, and how they stand."""
     before = {key: index for index, key in enumerate(old.keys)}
     kept = bytearray(len(new.keys))
@@ -220,14 +220,14 @@ def compared(old: Listing, marks: bytes | bytearray, new: Listing) -> Kept:
         else:
             changed.append(key)
     gone = tuple(before)
-    return Kept(marks=kept, gone=gone, new=fresh, changed=tuple(changed), positions=positions)
+    return ListDiff(marks=kept, gone=gone, new=fresh, changed=tuple(changed), positions=positions)
 
 
 def records(
     unit: Unit,
-    new: Listing,
+    new: ItemList,
     at: datetime,
-    kept: Kept | None = None,
+    kept: ListDiff | None = None,
     remembered: Iterable[str] = (),
 ) -> Iterator[ItemsListed]:
     """What the journal says of a list, in parts that are not too long. `remembered` are keys the state has units of."""
@@ -257,7 +257,7 @@ def records(
         )
 
 
-def recorded(found: Iterable[Event], unit: Unit) -> Listing | None:
+def recorded(found: Iterable[Event], unit: Unit) -> ItemList | None:
     """The newest list of a map that the journal has, with what people edited since; None if it is not whole."""
     events: list[ItemsListed] = []
     edits: list[ItemEdited] = []
@@ -279,7 +279,7 @@ def recorded(found: Iterable[Event], unit: Unit) -> Listing | None:
         return None
     changed = edits or events[begun].edited
     positions = {key: index for index, key in enumerate(keys)} if changed else {}
-    listing = Listing(keys=keys, values=None if values == keys else values, digest=events[begun].digest)
+    listing = ItemList(keys=keys, values=None if values == keys else values, digest=events[begun].digest)
     for key, value in (*events[begun].edited.items(), *((key_of(edit.item or ""), edit.value) for edit in edits)):
         if key in positions:
             listing.edit(positions[key], value)

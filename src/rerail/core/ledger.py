@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core.events import Event, Metrics, SoFar
+from rerail.core.events import AttemptProgress, Event, Metrics
 from rerail.core.items import around
 from rerail.core.money import COST, added, plus
 from rerail.core.run_state import RunState, Unit, name
@@ -25,7 +25,7 @@ _Told = ev.StepStarted | ev.StepProgressed | ev.StepInterrupted | ev.StepFailed 
 UNKNOWN_MODEL = "(no model)"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt, or the share of one model in it."""
 
     run_id: str
@@ -54,9 +54,9 @@ class Sum(msgspec.Struct, kw_only=True):
         return self.metrics.get(COST, 0)
 
 
-def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[Entry]:
+def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[LedgerEntry]:
     """Every attempt of a run, in the order of time; last those that have not ended."""
-    under_way: dict[Unit, Entry] = {}
+    under_way: dict[Unit, LedgerEntry] = {}
     outer: set[Unit] = set()  # what only has other steps run: what happens in it is told by these
     for _, event in records:
         if isinstance(event, ev.ItemsListed):
@@ -76,7 +76,7 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
     yield from (entry for entry in under_way.values() if entry.metrics or (entry.step, entry.item) not in outer)
 
 
-def _entry(run_id: str, pipeline: str, event: _Told) -> Entry:
+def _entry(run_id: str, pipeline: str, event: _Told) -> LedgerEntry:
     match event:
         case ev.StepCompleted():
             status: Status = "completed"
@@ -90,7 +90,7 @@ def _entry(run_id: str, pipeline: str, event: _Told) -> Entry:
         case _:
             status, seconds = "running", 0.0
     used = Usage() if isinstance(event, ev.StepStarted) else Usage(metrics=event.metrics, models=event.models)
-    return Entry(
+    return LedgerEntry(
         run_id=run_id,
         pipeline=pipeline,
         at=event.at,
@@ -104,9 +104,11 @@ def _entry(run_id: str, pipeline: str, event: _Told) -> Entry:
     )
 
 
-def cut_off(found: Iterable[Entry], state: RunState, seen: Mapping[Unit, SoFar], like: Entry) -> list[Entry]:
+def cut_off(
+    found: Iterable[LedgerEntry], state: RunState, seen: Mapping[Unit, AttemptProgress], like: LedgerEntry
+) -> list[LedgerEntry]:
     """The attempts of a run that nobody drives: of those that have not ended what was last seen counts."""
-    running: dict[Unit, Entry] = {}
+    running: dict[Unit, LedgerEntry] = {}
     result = []
     for entry in found:
         if entry.status == "running":
@@ -115,7 +117,7 @@ def cut_off(found: Iterable[Entry], state: RunState, seen: Mapping[Unit, SoFar],
             result.append(entry)
     for unit, far in seen.items():
         if unit in running or far.metrics:
-            told = Entry(
+            told = LedgerEntry(
                 run_id=like.run_id,
                 pipeline=like.pipeline,
                 at=far.at,
@@ -131,7 +133,7 @@ def cut_off(found: Iterable[Entry], state: RunState, seen: Mapping[Unit, SoFar],
     return [*result, *running.values()]
 
 
-def given_up(found: Iterable[Entry], state: RunState, like: Entry) -> list[Entry]:
+def given_up(found: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) -> list[LedgerEntry]:
     """What was spent before a repair had to give up the records of it: nobody knows any more by which attempts."""
     known = overall(entry for entry in found if entry.status != "running").metrics
     rest = {metric: plus(value, -known.get(metric, 0)) for metric, value in state.spent.items()}
@@ -140,7 +142,7 @@ def given_up(found: Iterable[Entry], state: RunState, like: Entry) -> list[Entry
     return [msgspec.structs.replace(like, step="(before a repair)", metrics=rest)]
 
 
-def summed(ledger: Iterable[Entry], by: By, zone: tzinfo | None = UTC) -> list[Sum]:
+def summed(ledger: Iterable[LedgerEntry], by: By, zone: tzinfo | None = UTC) -> list[Sum]:
     """Sums by what is asked for: days of a zone in their order, all else the dearest first. No zone: this machine's."""
     found: dict[str, Sum] = {}
     for entry in ledger:
@@ -155,7 +157,7 @@ def summed(ledger: Iterable[Entry], by: By, zone: tzinfo | None = UTC) -> list[S
     return sorted(found.values(), key=lambda one: -one.cost_usd)
 
 
-def overall(ledger: Iterable[Entry]) -> Sum:
+def overall(ledger: Iterable[LedgerEntry]) -> Sum:
     """All of it."""
     result = Sum(name="total")
     for entry in ledger:
@@ -163,7 +165,7 @@ def overall(ledger: Iterable[Entry]) -> Sum:
     return result
 
 
-_KEYS: dict[str, Callable[[Entry], str]] = {
+_KEYS: dict[str, Callable[[LedgerEntry], str]] = {
     "step": lambda entry: entry.step,
     "item": lambda entry: name((entry.step, entry.item)),  # an iteration of a loop is one too
     "run": lambda entry: entry.run_id,
@@ -171,7 +173,7 @@ _KEYS: dict[str, Callable[[Entry], str]] = {
 }
 
 
-def _add_models(found: dict[str, Sum], entry: Entry) -> None:
+def _add_models(found: dict[str, Sum], entry: LedgerEntry) -> None:
     rest = dict(entry.metrics)
     for model, metrics in entry.models.items():
         _add(found, model, entry, metrics)
@@ -181,11 +183,11 @@ def _add_models(found: dict[str, Sum], entry: Entry) -> None:
         _add(found, UNKNOWN_MODEL, entry, rest)
 
 
-def _add(found: dict[str, Sum], key: str, entry: Entry, metrics: Metrics) -> None:
+def _add(found: dict[str, Sum], key: str, entry: LedgerEntry, metrics: Metrics) -> None:
     _count(found.setdefault(key, Sum(name=key)), entry, metrics)
 
 
-def _count(total: Sum, entry: Entry, metrics: Metrics) -> None:
+def _count(total: Sum, entry: LedgerEntry, metrics: Metrics) -> None:
     total.attempts += 1
     total.failed += entry.status in ("failed", "interrupted")
     total.seconds += entry.seconds

@@ -105,7 +105,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="loo
     stop_if_no_progress: int = 0
 
 
-class Inner(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline", omit_defaults=True):
+class Subpipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline", omit_defaults=True):
     """The steps of another pipeline file, as one step of this one."""
 
     path: str
@@ -117,9 +117,9 @@ class Inner(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pi
     budget: "Budget | None" = None  # of the file, for all that it is part of
 
 
-Controller = Map | Loop | Inner  # what does nothing itself but have other steps run
-CONTROLLERS = (Map, Loop, Inner)
-Action = Run | Python | Write | Call | Approve | Map | Loop | Inner
+Controller = Map | Loop | Subpipeline  # what does nothing itself but have other steps run
+CONTROLLERS = (Map, Loop, Subpipeline)
+Action = Run | Python | Write | Call | Approve | Map | Loop | Subpipeline
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +202,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return f"map over {over.kind}: {', '.join(step.command for step in steps[:3])}"
             case Loop(max_iterations=most, until=until):
                 return f"loop, at most {most} times" + (f", until {until}" if until else "")
-            case Inner(path=path):
+            case Subpipeline(path=path):
                 return f"pipeline {path}"
 
     @property
@@ -213,7 +213,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def body(self) -> tuple["Step", ...]:
         """The steps that this one has run for it; none if it does its work itself."""
-        return self.action.steps if isinstance(self.action, Map | Loop | Inner) else ()
+        return self.action.steps if isinstance(self.action, Map | Loop | Subpipeline) else ()
 
     @property
     def is_controller(self) -> bool:
@@ -292,7 +292,7 @@ def _every(steps: tuple[Step, ...], depth: int) -> Iterator[tuple[int, Step]]:
         match step.action:
             case Map(steps=body) | Loop(steps=body):
                 yield from _every(body, depth + 1)
-            case Inner(steps=body, finally_=last):
+            case Subpipeline(steps=body, finally_=last):
                 yield from _every((*body, *last), depth)
             case _:
                 pass

@@ -108,7 +108,7 @@ def amount(what: str, value: float) -> str:
     return f"{value:.1f} s" if 0 < value < 10 and round(value, 1) != round(value) else f"{value:.0f} s"
 
 
-class Within(NamedTuple):
+class StepTotals(NamedTuple):
     """The sums of all attempts of a step, and of whatever a map, a loop or a pipeline has had run."""
 
     metrics: Metrics = {}  # noqa: RUF012 - of a tuple, which nobody changes
@@ -119,17 +119,17 @@ class Within(NamedTuple):
         return self.metrics.get(COST, 0)
 
 
-NOTHING = Within()
+NOTHING = StepTotals()
 
 
-def spent_within(state: RunState, *, lasting: bool = False) -> dict[str, Within]:
+def totals_by_step(state: RunState, *, lasting: bool = False) -> dict[str, StepTotals]:
     """By the id of a step of the pipeline itself; only what need not be done again, if that is asked for."""
-    found: dict[str, Within] = {}
+    found: dict[str, StepTotals] = {}
     for (step, _), unit in state.units.items():
         if lasting and unit.items is None and unit.status not in ("completed", "skipped"):
             continue
         outermost = step.split("/", 1)[0]
         before = found.get(outermost, NOTHING)
         metrics = added(before.metrics, unit.metrics) if unit.metrics else before.metrics
-        found[outermost] = Within(metrics, before.worked + unit.worked)
+        found[outermost] = StepTotals(metrics, before.worked + unit.worked)
     return found

@@ -8,12 +8,12 @@ from typing import Literal
 import msgspec
 
 from rerail.core.audit import Flaw
-from rerail.core.events import SoFar
-from rerail.core.money import NOTHING, spent_within, total
+from rerail.core.events import AttemptProgress
+from rerail.core.money import NOTHING, total, totals_by_step
 from rerail.core.state import RunState, Unit
 
-Verdict = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
-KEPT: tuple[Verdict, ...] = ("reuse", "restore")
+DecisionKind = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
+KEPT: tuple[DecisionKind, ...] = ("reuse", "restore")
 Changes = Literal["rerun", "keep", "refuse"]
 
 
@@ -21,7 +21,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What becomes of one step. `unless_same` names the steps whose unchanged products would still save it."""
 
     step: str
-    decision: Verdict
+    decision: DecisionKind
     reason: str
     unless_same: tuple[str, ...] = ()
     changed: bool = False  # its definition was edited since it ran
@@ -66,12 +66,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def saved(self, state: RunState) -> tuple[float, float]:
         """The seconds and the dollars that need not be spent again: of what is kept, and of what maps have done."""
         done = [one for one in self.decisions if one.kept or one.decision == "continue"]
-        within = spent_within(state, lasting=True)
+        within = totals_by_step(state, lasting=True)
         cost = total(within.get(one.step, NOTHING).cost_usd for one in done)
         return sum(one.saved_seconds for one in done), cost
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a person asked of a plan.
 
     `start` is the step to start from: it and what depends on it run in any case, and in a run that has not begun
@@ -83,4 +83,6 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     restore: bool = True
     retry: frozenset[Unit] = frozenset()  # items of the dead letter queue that are to be tried again
     relisted: Mapping[str, str] = {}  # maps whose source is not what it was, and in which way
-    seen: Mapping[Unit, SoFar] = {}  # how far attempts were that nobody ended, where more is known than was saved
+    seen: Mapping[
+        Unit, AttemptProgress
+    ] = {}  # how far attempts were that nobody ended, where more is known than was saved

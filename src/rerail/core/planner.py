@@ -3,7 +3,7 @@
 One rule decides about everything that completed before: a unit's record stays valid while its definition is
 the same and nothing it depends on, directly or not, has produced something different since the unit started.
 "Since" is journal order, never a clock. Because of it a crash in the middle of a cascade loses nothing, and a
-step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide
+step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide_steps
 instead.
 
 What it produced must stand where it did. If not, it is restored or the step runs again. Some flaws matter only if
@@ -20,24 +20,24 @@ import msgspec
 from rerail.core import inflight
 from rerail.core.audit import Audit, Flaw
 from rerail.core.compaction import past_loop
-from rerail.core.events import SoFar
+from rerail.core.events import AttemptProgress
 from rerail.core.graph import Ancestors, downstream, topological
-from rerail.core.hooks import Rest, clean_up, ending_was_cut_off, last_hooks, unknown
+from rerail.core.hooks import PendingHooks, ending_was_cut_off, pending_cleanup, pending_finally, unknown
 from rerail.core.items import allowed_failures, depth_of
 from rerail.core.model import Approve, Loop, Map, Pipeline, Step, every_step
-from rerail.core.money import NOTHING, Within, spent_within
-from rerail.core.plan import Decision, Plan, Verdict, Wishes
-from rerail.core.staleness import covers, fingerprint, lineage_of, same_body, stale, takes_in
+from rerail.core.money import NOTHING, StepTotals, totals_by_step
+from rerail.core.plan import Decision, DecisionKind, Plan, PlanOptions
+from rerail.core.staleness import covers, fingerprint, same_body, stale_need, takes_in, upstream_seq
 from rerail.core.state import RunState, Unit, UnitState, name
 
 
-def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes: Wishes | None = None) -> Plan:
+def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes: PlanOptions | None = None) -> Plan:
     """Decide for every step, in declaration order, whether it runs and why."""
-    wishes = wishes or Wishes()
+    wishes = wishes or PlanOptions()
     if not state.units and not wishes.start:
         return Plan(decisions=tuple(pending(step, UnitState()) for step in pipeline.steps))
-    body = Frame(steps=pipeline.steps, env=pipeline.env, index=step_index(pipeline))
-    made = decide(body, state, audit or Audit(), wishes)
+    body = StepGroup(steps=pipeline.steps, env=pipeline.env, index=step_index(pipeline))
+    made = decide_steps(body, state, audit or Audit(), wishes)
     known = {step.id for step in pipeline.steps} | set(pipeline.hooks)
     return Plan(
         decisions=tuple(made[step.id] for step in pipeline.steps),
@@ -52,14 +52,16 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
     made: list[Decision] = []
     for step in pipeline.steps:
         if step.on_failure:
-            made += _unfinished(clean_up(step, state), f"the clean-up after {step.id}")
+            made += _unfinished(pending_cleanup(step, state), f"the clean-up after {step.id}")
     asked = unknown(pipeline.finally_, state)
     if ending_was_cut_off(pipeline, state) or asked:
-        made += _unfinished(Rest(ask=asked[0]) if asked else last_hooks(pipeline, state), "the end of the run")
+        made += _unfinished(
+            PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "the end of the run"
+        )
     return tuple(made)
 
 
-def _unfinished(left: Rest, what: str) -> list[Decision]:
+def _unfinished(left: PendingHooks, what: str) -> list[Decision]:
     if left.ask:
         reason = f"{what} was cut off in it and it is not idempotent: nobody knows how far it got"
         return [Decision(step=left.ask, decision="ask", reason=reason)]
@@ -78,7 +80,7 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
     return msgspec.structs.replace(whole, decisions=decisions)
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
+class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The steps a plan is made for, and where they stand."""
 
     steps: Sequence[Step]
@@ -87,19 +89,19 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     item: str | None = None
 
 
-def decide(body: Frame, state: RunState, audit: Audit, wishes: Wishes) -> dict[str, Decision]:
+def decide_steps(body: StepGroup, state: RunState, audit: Audit, wishes: PlanOptions) -> dict[str, Decision]:
     """What becomes of each of these steps."""
-    making = Making(body, state, audit, wishes)
+    making = Planner(body, state, audit, wishes)
     made = making.forward()
     while making.backward(made):
         made = making.forward()
     return made
 
 
-class Making:
+class Planner:
     """One plan in the making: of the steps of a pipeline, or of those of an item or iteration."""
 
-    def __init__(self, body: Frame, state: RunState, audit: Audit, wishes: Wishes) -> None:
+    def __init__(self, body: StepGroup, state: RunState, audit: Audit, wishes: PlanOptions) -> None:
         needs = {step.id: step.needs for step in body.steps}
         self._env = body.env
         self._item = body.item
@@ -109,11 +111,11 @@ class Making:
         self._wishes = wishes
         self._steps = {step.id: step for step in body.steps}
         controllers = {step.id for step in body.steps if step.is_controller}
-        self._inside = units_inside(state, controllers, body.item)
+        self._inside = nested_units(state, controllers, body.item)
         self._order = topological(needs)
         self._above = Ancestors(needs)
         self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
-        self._within: dict[str, Within] = {}
+        self._within: dict[str, StepTotals] = {}
         self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
         # Steps that wrote what another had written before them: they cannot be kept if anything they need runs again.
         self._writing_over = {later for flaws in audit.flaws.values() for flaw in flaws for later in flaw.later}
@@ -130,7 +132,7 @@ class Making:
             if wishes.start:
                 forced, new = step_id in self._forced, self._state.seq == 0
                 made[step_id] = _started_from(wishes.start, made[step_id], forced=forced, new=new)
-            lineage[step_id] = lineage_of(step, unit, lineage)
+            lineage[step_id] = upstream_seq(step, unit, lineage)
         return made
 
     def backward(self, made: Mapping[str, Decision]) -> bool:
@@ -203,7 +205,7 @@ class Making:
 
     def _inner(self, step: Step) -> tuple[Decision, ...]:
         units = self._inside.get(step.id, ())
-        return decisions_inside(units, self._index, self._state, self._audit, self._wishes)
+        return nested_decisions(units, self._index, self._state, self._audit, self._wishes)
 
     def _unless_asked(self, step: Step, decision: Decision, made: Mapping[str, Decision]) -> Decision:
         """A decision about a controller, unless it would pass over what a person has to judge inside it: then that waits.
@@ -238,7 +240,7 @@ class Making:
         # has to be proved.
         anew = isinstance(step.action, Loop) or unit.attempts == 0
         anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
-        verdict: Verdict = "rerun" if anew and lost[0].decision != "ask" else "continue"
+        verdict: DecisionKind = "rerun" if anew and lost[0].decision != "ask" else "continue"
         return Decision(step=step.id, decision=verdict, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=made)
 
     def _retried(self, step: Step) -> list[Unit]:
@@ -274,10 +276,10 @@ class Making:
         other_kind = unit.items.carries != isinstance(step.action, Loop)
         if edited and (self._wishes.changes != "keep" or other_kind):
             return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
-        older = stale(step, unit, lineage, self._state, self._env, self._item)
+        older = stale_need(step, unit, lineage, self._state, self._env, self._item)
         if older is not None:
             return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
-        reason = progress_words(unit)
+        reason = describe_progress(unit)
         tried = len(again) or (unit.items.failed if has_failed(step, unit) and not self._wishes.retry else 0)
         if tried:
             reason += f", {tried} tried again"
@@ -293,7 +295,7 @@ class Making:
         """What was done of it: of a step of the pipeline itself, whatever its items did that are not over, too."""
         if "/" in step.id or self._item is not None:
             return unit.worked
-        self._within = self._within or spent_within(self._state, lasting=True)
+        self._within = self._within or totals_by_step(self._state, lasting=True)
         return self._within.get(step.id, NOTHING).worked
 
     def _edited(self, step: Step, unit: UnitState) -> bool:
@@ -322,7 +324,7 @@ class Making:
                 reason = f"what it fans out over was edited: {how}"
                 return Decision(step=step.id, decision="continue", reason=reason, changed=True)
             return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
-        older = stale(step, unit, lineage, self._state, self._env, self._item)
+        older = stale_need(step, unit, lineage, self._state, self._env, self._item)
         if older is not None:
             return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
         return None
@@ -393,7 +395,7 @@ class Making:
 
 def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
     if forced and decision.decision != "ask":
-        verdict: Verdict = "run" if new else "rerun"
+        verdict: DecisionKind = "run" if new else "rerun"
         return Decision(step=decision.step, decision=verdict, reason=f"--from {start}", flaws=decision.flaws)
     if new and not forced:
         return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
@@ -435,7 +437,7 @@ def pending(step: Step, unit: UnitState) -> Decision:
     return Decision(step=step.id, decision="run", reason="not started yet")
 
 
-def _cut_off(step: Step, unit: UnitState, seen: SoFar | None) -> Decision:
+def _cut_off(step: Step, unit: UnitState, seen: AttemptProgress | None) -> Decision:
     how = inflight.cut_off(unit, seen)
     if step.idempotent:
         return Decision(step=step.id, decision="rerun", reason=how)
@@ -470,7 +472,7 @@ def step_at(index: StepIndex, unit: Unit) -> Step | None:
     return index.get((unit[0], depth_of(unit[1])))
 
 
-def units_inside(state: RunState, ids: Collection[str], item: str | None) -> dict[str, list[Unit]]:
+def nested_units(state: RunState, ids: Collection[str], item: str | None) -> dict[str, list[Unit]]:
     """The units inside each of these steps of one instance."""
     found: dict[str, list[Unit]] = {}
     if not ids:
@@ -488,8 +490,8 @@ def units_inside(state: RunState, ids: Collection[str], item: str | None) -> dic
     return found
 
 
-def decisions_inside(
-    units: Iterable[Unit], index: StepIndex, state: RunState, audit: Audit, wishes: Wishes
+def nested_decisions(
+    units: Iterable[Unit], index: StepIndex, state: RunState, audit: Audit, wishes: PlanOptions
 ) -> tuple[Decision, ...]:
     """What a person has to judge, and what does not stand any more, inside a controller that goes on or is kept."""
     made: list[Decision] = []
@@ -511,7 +513,7 @@ def _ask(unit: Unit, what: str, why: str) -> Decision:
     return Decision(step=unit[0], item=unit[1], decision="ask", reason=f"{what} and it is not idempotent: {why}")
 
 
-def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: Wishes) -> Decision:
+def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: PlanOptions) -> Decision:
     lost = [flaw for flaw in flaws if not (flaw.restorable and wishes.restore)]
     if not lost:
         words = ", ".join(flaw.words for flaw in flaws[:3])
@@ -521,7 +523,7 @@ def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: Wishes) -> 
     return Decision(step=unit[0], item=unit[1], decision="rerun", reason=lost[0].words, flaws=flaws)
 
 
-def progress_words(unit: UnitState) -> str:
+def describe_progress(unit: UnitState) -> str:
     """How far a controller is."""
     items = unit.items
     if items is None or (items.total == 0 and not items.carries):

@@ -19,7 +19,7 @@ LONG_WAIT: Final = 900.0  # seconds, where nobody said how long
 MOST_SPREAD: Final = 10.0  # seconds by which those that wait for the same time are spread
 
 
-class Limit(msgspec.Struct, frozen=True):
+class RateLimitHit(msgspec.Struct, frozen=True):
     """A refusal by a service, and when it may be asked again, if it said so."""
 
     name: Refusal
@@ -31,7 +31,7 @@ class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     delay: float | None
     why: str
-    limit: Limit | None = None  # a service refused: it waits for that, or has waited too often
+    limit: RateLimitHit | None = None  # a service refused: it waits for that, or has waited too often
 
     @property
     def refused(self) -> str:
@@ -39,7 +39,7 @@ class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
         return self.limit.name if self.limit is not None and self.delay is not None else ""
 
 
-class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
+class FailureFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of how an attempt failed."""
 
     type: str = ""
@@ -55,7 +55,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.message}\n{self.stderr}"
 
 
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+class RetryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a decision depends on besides the attempt itself."""
 
     failures: int  # failed attempts by now, the latest included, refusals not
@@ -72,7 +72,7 @@ def patterns(step: Step) -> tuple[str, ...]:
     return tuple(one for one in wanted if isinstance(one, str) and one not in ("timeout", "rate_limit"))
 
 
-def decide(step: Step, symptoms: Symptoms, around: Circumstances) -> RetryDecision:
+def decide(step: Step, symptoms: FailureFacts, around: RetryFacts) -> RetryDecision:
     """Decide after a failed attempt."""
     policy = step.retry
     if not symptoms.retryable:
@@ -90,7 +90,7 @@ def decide(step: Step, symptoms: Symptoms, around: Circumstances) -> RetryDecisi
     return RetryDecision(delay=delay, why=_words(around.failures, policy, delay, reason, around))
 
 
-def _after_refusal(step: Step, limit: Limit, around: Circumstances) -> RetryDecision:
+def _after_refusal(step: Step, limit: RateLimitHit, around: RetryFacts) -> RetryDecision:
     """A policy that speaks of refusals bounds them; where there is none they are waited for, but not for ever."""
     policy, past = step.retry, around.failures + around.refusals
     most = policy.attempts if _speaks_of_refusals(policy) else MOST_LONG_REFUSALS
@@ -100,7 +100,7 @@ def _after_refusal(step: Step, limit: Limit, around: Circumstances) -> RetryDeci
     return RetryDecision(delay=delay, why=_words(past, policy, delay, limit.name, around), limit=limit)
 
 
-def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
+def limit_of(step: Step, symptoms: FailureFacts, at: datetime) -> RateLimitHit | None:
     """What a service asked for, if that is why the attempt failed."""
     if not step.rate_limit.recognised or step.is_controller:  # what was refused inside was dealt with there
         return None
@@ -110,7 +110,7 @@ def limit_of(step: Step, symptoms: Symptoms, at: datetime) -> Limit | None:
     text = symptoms.text
     own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)
     name = refused(text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
-    return Limit(name, told_until(text, at)) if name else None
+    return RateLimitHit(name, told_until(text, at)) if name else None
 
 
 def _may_wait(step: Step) -> bool:
@@ -122,7 +122,7 @@ def _speaks_of_refusals(policy: Retry) -> bool:
     return policy.attempts > 1 and (not policy.on or "rate_limit" in policy.on)
 
 
-def _until(limit: Limit, policy: Retry, around: Circumstances) -> float:
+def _until(limit: RateLimitHit, policy: Retry, around: RetryFacts) -> float:
     """Seconds to wait after a refusal: as long as was said, or longer and longer."""
     if limit.until is not None:
         told = (limit.until - around.at).total_seconds()
@@ -132,7 +132,7 @@ def _until(limit: Limit, policy: Retry, around: Circumstances) -> float:
     return backoff(policy, around.refusals + 1, around.dice)
 
 
-def _words(past: int, policy: Retry, delay: float, reason: str, around: Circumstances) -> str:
+def _words(past: int, policy: Retry, delay: float, reason: str, around: RetryFacts) -> str:
     when = f"in {_seconds(delay)}"
     if around.over_budget:
         when, reason = "once there is budget", f"{reason}; {around.over_budget}"
@@ -149,7 +149,7 @@ def _seconds(delay: float) -> str:
     return f"{delay / 60:.0f} min" if delay < 7200 else f"{delay / 3600:.1f} h"
 
 
-def _matches(wanted: str | int, symptoms: Symptoms, limit: Limit | None) -> bool:
+def _matches(wanted: str | int, symptoms: FailureFacts, limit: RateLimitHit | None) -> bool:
     if isinstance(wanted, int):
         return symptoms.exit_code == wanted
     if wanted == "timeout":

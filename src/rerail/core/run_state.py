@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from rerail.core.events import ArtifactRecord, Failure, InputRecord, Metrics, PauseCause, SoFar, Verdict
+from rerail.core.events import Approval, ArtifactRecord, AttemptProgress, Failure, InputRecord, Metrics, PauseCause
 from rerail.core.items import Items
 from rerail.core.model import RunOptions
 
@@ -46,8 +46,8 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     items: Items | None = None  # of a map or loop: what became of its items
     rounds: int = 0  # how often its items were given up
     worked: float = 0.0  # seconds that its attempts took, and those of what was inside it and is forgotten
-    so_far: SoFar | None = None  # of the attempt under way, or of the last one if that was cut off
-    verdict: Verdict | None = None  # of a person, not acted on yet
+    so_far: AttemptProgress | None = None  # of the attempt under way, or of the last one if that was cut off
+    verdict: Approval | None = None  # of a person, not acted on yet
 
     @property
     def settled(self) -> bool:

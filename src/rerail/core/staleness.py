@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from rerail.core.expressions import placeholders
-from rerail.core.model import Action, Approve, Inner, Loop, Map, Python, Run, Step, Write
+from rerail.core.model import Action, Approve, Loop, Map, Python, Run, Step, Subpipeline, Write
 from rerail.core.run_state import RunState, UnitState
 
 DIGEST_CHARS = 16
@@ -59,13 +59,13 @@ def _normalised(action: Action, env: Mapping[str, str]) -> object:
     if isinstance(action, Run):
         # White space around a script comes from YAML block styles; inside it may matter to the shell.
         return Run(script=action.script.strip())
-    if isinstance(action, Map | Loop | Inner):
+    if isinstance(action, Map | Loop | Subpipeline):
         # Its body; how wide, how often and how many failures are allowed change when it ends, not what it does.
         body = [[step.id, fingerprint(step, env), step.needs] for step in action.steps]
         match action:
             case Loop(until=until, while_=while_):
                 return ["loop", body, until, while_]
-            case Inner(arguments=arguments, outputs=outputs):
+            case Subpipeline(arguments=arguments, outputs=outputs):
                 return ["pipeline", body, arguments, outputs]
             case _:
                 return ["map", body]
@@ -120,7 +120,7 @@ def _texts(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
             yield from (path, content)
         case Map(over=over, limit=limit, offset=offset):
             yield from (text for text in (over.value, limit, offset) if isinstance(text, str))
-        case Inner(arguments=arguments):
+        case Subpipeline(arguments=arguments):
             yield from _inside(arguments)
         case _:
             pass
@@ -150,7 +150,7 @@ def covers(pattern: str, path: str) -> bool:
     return path == pattern or path.startswith(pattern.rstrip("/") + "/")
 
 
-def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
+def upstream_seq(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
     """The journal position at which this step or anything it depends on last produced something different."""
     newest = unit.changed_seq
     for need in step.needs:
@@ -158,7 +158,7 @@ def lineage_of(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
     return newest
 
 
-def stale(
+def stale_need(
     step: Step,
     unit: UnitState,
     lineage: Mapping[str, int],

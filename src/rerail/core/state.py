@@ -14,7 +14,7 @@ import msgspec
 
 from rerail.core import compaction
 from rerail.core import events as ev
-from rerail.core.events import Event, Failure, SoFar, UnitEvent, Verdict
+from rerail.core.events import Approval, AttemptProgress, Event, Failure, UnitEvent
 from rerail.core.items import Items
 from rerail.core.money import added
 from rerail.core.run_state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
@@ -28,7 +28,7 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("running", ev.StepFailed): "failed",
     ("running", ev.StepInterrupted): "interrupted",
     ("running", ev.StepProgressed): "running",
-    **{(before, ev.StepJudged): "pending" for before in _STARTABLE},
+    **{(before, ev.ApprovalGiven): "pending" for before in _STARTABLE},
     ("pending", ev.StepSkipped): "skipped",
     ("pending", ev.StepAdopted): "completed",  # or skipped: the event says so
     ("completed", ev.ArtifactsRestored): "completed",
@@ -302,7 +302,7 @@ def _ended(state: RunState, unit: UnitState, event: ev.StepCompleted | ev.StepFa
 
 
 def _progressed(_state: RunState, unit: UnitState, _seq: int, event: ev.StepProgressed) -> None:
-    unit.so_far = SoFar(
+    unit.so_far = AttemptProgress(
         at=event.at,
         elapsed=event.elapsed,
         metrics=event.metrics,
@@ -312,8 +312,8 @@ def _progressed(_state: RunState, unit: UnitState, _seq: int, event: ev.StepProg
     )
 
 
-def _judged(state: RunState, unit: UnitState, seq: int, event: ev.StepJudged) -> None:
-    unit.verdict = Verdict(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
+def _judged(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGiven) -> None:
+    unit.verdict = Approval(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
     unit.failures = 0
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
     if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
@@ -439,11 +439,13 @@ REDUCERS: Final[Mapping[type, Any]] = {
     ev.StepSkipped: _skipped,
     ev.StepInvalidated: _invalidated,
     ev.StepMarked: _marked,
-    ev.StepJudged: _judged,
+    ev.ApprovalGiven: _judged,
     ev.ItemsListed: _listed,
     ev.ItemDropped: _dropped,
     ev.ItemEdited: _edited,
 }
-BY_PEOPLE: Final = frozenset((ev.StepMarked, ev.StepJudged, ev.ItemDropped, ev.ItemEdited))  # while nobody drives the run
+BY_PEOPLE: Final = frozenset(
+    (ev.StepMarked, ev.ApprovalGiven, ev.ItemDropped, ev.ItemEdited)
+)  # while nobody drives the run
 
 _TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in REDUCERS}  # type: ignore[attr-defined]

@@ -19,13 +19,13 @@ from rerail.core.model import Approve
 from rerail.core.money import amount
 from rerail.core.retry import RetryDecision, remaining
 from rerail.core.state import Unit, UnitState, name
-from rerail.engine.budgets import Allowances
+from rerail.engine.budgets import StepBudgets
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.progress import Running
 from rerail.engine.ready_queue import Task
 from rerail.engine.spec import STOP_GRACE, Ask
-from rerail.engine.throttle import Gate
+from rerail.engine.throttle import Throttle
 from rerail.ports import Outcome
 
 SHOWN = 3  # parked units that a message names
@@ -52,7 +52,7 @@ def _begins_an_item(task: Task) -> bool:
     return beginnings == [task.step] and task.step.id.count("/") == 1
 
 
-def _is_news(said: ev.StepJudged, known: UnitState) -> bool:
+def _is_news(said: ev.ApprovalGiven, known: UnitState) -> bool:
     """Whether an answer was not acted on before, and nobody has said something else since.
 
     Who had seen all that happened to the step answers that, whatever the clocks say; else the times must tell.
@@ -63,7 +63,7 @@ def _is_news(said: ev.StepJudged, known: UnitState) -> bool:
     return last is None or said.at > last
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     """What a parked unit waits for."""
 
     cause: PauseCause
@@ -74,21 +74,21 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     hooks: tuple[str, ...] = ()  # parked steps that clean up or come last
 
 
-class Holds:
-    """Holds back tasks of one life."""
+class Admission:
+    """Admission back tasks of one life."""
 
     def __init__(self, desk: Desk, running: Running) -> None:
         self._desk = desk
         self._running = running
-        self._gates: dict[str, Gate] = {}
+        self._gates: dict[str, Throttle] = {}
         self._queues: dict[str, list[Task]] = {}  # those for whom the gate is open, and too narrow
         self._rejected: dict[Unit, Task] = {}  # of the pipeline itself: they can be taken up again
         self._anew: list[Unit] = []  # what had failed, was answered again and has to wait for the next life
         self._news = False  # something happened while a person was being asked
-        self._parked: dict[Unit, tuple[Task, Held]] = {}
+        self._parked: dict[Unit, tuple[Task, Blocked]] = {}
         self.questions: dict[Unit, Task] = {}  # those of them that wait for an answer
         self._stopped: set[str] = set()  # steps whose attempts are being stopped
-        self.allowances = Allowances(desk.job.pipeline, desk.recorder, running)
+        self.allowances = StepBudgets(desk.job.pipeline, desk.recorder, running)
         self._approves = desk.job.pipeline.has_approvals
         self.idle = not self._approves and not self.allowances.any  # nothing can be held
 
@@ -107,19 +107,19 @@ class Holds:
                 gate.refusals = max(gate.refusals, known.refusals)  # also if the wait is over: they are in a row
                 gate.name = known.reason or gate.name
 
-    def _gate(self, step: str) -> Gate:
+    def _gate(self, step: str) -> Throttle:
         self.idle = False
-        return self._gates.setdefault(step, Gate())
+        return self._gates.setdefault(step, Throttle())
 
     def holds(self, task: Task) -> bool:
         """Whether a task may not start now; if so it is seen to that it comes back, or that the run pauses."""
         if isinstance(task.step.action, Approve) and not self._is_answered(task):
             self.questions[task.unit] = task
-            self._park(task, Held(cause="approval", why=f"{name(task.unit)} waits for approval", aside=True))
+            self._park(task, Blocked(cause="approval", why=f"{name(task.unit)} waits for approval", aside=True))
             return True
         spent = self.allowances.why_not(task.unit)
         if spent:
-            self._park(task, Held(cause="budget", why=spent.why, aside=spent.of_item))
+            self._park(task, Blocked(cause="budget", why=spent.why, aside=spent.of_item))
             return True
         gate = self._gates.get(task.step.id)
         return gate is not None and self._waits(task, gate)
@@ -142,14 +142,14 @@ class Holds:
         running = self._running.values()
         return sum(task.step.id == step and not task.controls and began >= since for task, _, began in running)
 
-    def _waits(self, task: Task, gate: Gate) -> bool:
+    def _waits(self, task: Task, gate: Throttle) -> bool:
         now = self._desk.clock.monotonic()
         if now < gate.opens:
             longest = float("inf") if self._desk.job.wait == "yes" else task.step.rate_limit.pause_after
             if gate.opens - now > longest:
                 aside = task.unit[1] is not None and not _begins_an_item(task)
                 why = f"{gate.name} of {task.step.id}"
-                self._park(task, Held(cause="quota", why=why, until=gate.opens_at, aside=aside))
+                self._park(task, Blocked(cause="quota", why=why, until=gate.opens_at, aside=aside))
             else:
                 self._desk.turns.wait(task, gate.turn(self._desk.tools.dice()))
             return True
@@ -165,7 +165,7 @@ class Holds:
         gate.start(now, self._desk.tools.dice())
         return False
 
-    def _park(self, task: Task, held: Held) -> None:
+    def _park(self, task: Task, held: Blocked) -> None:
         self._parked[task.unit] = (task, held)
         if held.aside:
             task.home.set_aside(task)
@@ -299,7 +299,7 @@ class Holds:
         if task is None or not (isinstance(task.home, Frame) and task.home.reopen(task)):
             self._anew.append(unit)  # nothing more comes of it in this life, unless what is around it goes on
 
-    def _answered(self, unit: Unit, said: ev.StepJudged) -> None:
+    def _answered(self, unit: Unit, said: ev.ApprovalGiven) -> None:
         self._desk.recorder.stage(said)
         if unit in self._parked:
             self.questions.pop(unit, None)  # it may be its budget that it waits for
@@ -322,7 +322,7 @@ class Holds:
                 continue
             asked = True
             at = self._desk.clock.now()
-            said = ev.StepJudged(
+            said = ev.ApprovalGiven(
                 at=at, step=step, item=item, approved=answer.approved, by=answer.by, reason=answer.reason
             )
             self._answered(task.unit, said)
@@ -336,19 +336,19 @@ class Holds:
             text = task.step.action.message
         return self._desk.job.mask.text(text)
 
-    def pause(self, hooks: Container[str]) -> Held | None:
+    def pause(self, hooks: Container[str]) -> Blocked | None:
         """What the run waits for when nothing else is left, if it is for something."""
         held = [self._held_now(task, one) for task, one in self._parked.values()]
         anew = [name(unit) for unit in self._anew if self._desk.state.unit(unit).verdict is not None]
         if anew and not held:
-            return Held(cause="", why=f"{', '.join(anew)} was answered anew")
+            return Blocked(cause="", why=f"{', '.join(anew)} was answered anew")
         if not held:
             return None
         cause = min((one.cause for one in held), key=_FIRST.index)
         times = [one.until for one in held if one.until is not None]
         reasons = list(dict.fromkeys(one.why for one in held))
         more = f" and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
-        return Held(
+        return Blocked(
             cause=cause,
             why="; ".join(reasons[:SHOWN]) + more,
             until=min(times, default=None),
@@ -356,16 +356,16 @@ class Holds:
             hooks=tuple(name(unit) for unit in self._parked if unit[0] in hooks),
         )
 
-    def closed(self) -> Held | None:
+    def closed(self) -> Blocked | None:
         """A service that is being waited for: who resumes a life that ends before then should know."""
         now = self._desk.clock.monotonic()
         gates = [(step, gate) for step, gate in self._gates.items() if gate.is_closed(now)]
         if not gates or self._desk.turns.empty:
             return None
         step, gate = min(gates, key=lambda one: one[1].opens)
-        return Held(cause="quota", why=f"{gate.name} of {step}", until=gate.opens_at)
+        return Blocked(cause="quota", why=f"{gate.name} of {step}", until=gate.opens_at)
 
-    def _held_now(self, task: Task, held: Held) -> Held:
+    def _held_now(self, task: Task, held: Blocked) -> Blocked:
         """With the sum as it is now: others went on spending."""
         why = self.allowances.why_not(task.unit).why if held.cause == "budget" else ""
         return msgspec.structs.replace(held, why=why) if why else held

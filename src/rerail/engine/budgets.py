@@ -8,19 +8,19 @@ import msgspec
 
 from rerail.core import money
 from rerail.core.events import Metrics, PauseCause
-from rerail.core.model import Budget, Inner, Map, Pipeline, RunOptions, every_step
+from rerail.core.model import Budget, Map, Pipeline, RunOptions, Subpipeline, every_step
 from rerail.core.money import Spent
 from rerail.core.state import Unit
 from rerail.engine.desk import Desk
 from rerail.engine.recorder import Recorder
-from rerail.engine.spec import Job
+from rerail.engine.spec import RunSpec
 from rerail.ports import Clock
 
 
-class Purse:
+class RunBudget:
     """The budget of a run and the time limit of this life."""
 
-    def __init__(self, job: Job, desk: Desk, clock: Clock, running: Iterable[Unit]) -> None:
+    def __init__(self, job: RunSpec, desk: Desk, clock: Clock, running: Iterable[Unit]) -> None:
         self._running = running
         self._desk = desk
         self._budget = budget_of(job.pipeline.budget, job.options)
@@ -83,7 +83,7 @@ def budget_of(declared: Budget | None, options: RunOptions) -> Budget | None:
 Scope = tuple[str, str | None]  # a step, and of a map the item
 
 
-class Overspent(msgspec.Struct, frozen=True, kw_only=True):
+class Exceeded(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing more of a step or item may start."""
 
     why: str
@@ -93,10 +93,10 @@ class Overspent(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.why)
 
 
-_NOTHING = Overspent(why="")
+_NOTHING = Exceeded(why="")
 
 
-class Allowances:
+class StepBudgets:
     """The budgets of the steps and items of one run, and what was spent of each."""
 
     def __init__(self, pipeline: Pipeline, recorder: Recorder, running: Iterable[Unit]) -> None:
@@ -107,7 +107,7 @@ class Allowances:
         for depth, step in every_step(pipeline):
             if step.budget is not None:
                 self._budgets.setdefault(step.id, []).append((depth, step.budget))
-            if isinstance(step.action, Inner) and step.action.budget is not None:
+            if isinstance(step.action, Subpipeline) and step.action.budget is not None:
                 self._budgets.setdefault(step.id, []).append((depth, step.action.budget))
             if isinstance(step.action, Map) and step.action.item_budget is not None:
                 self._budgets.setdefault(step.id, []).append((depth + 1, step.action.item_budget))
@@ -121,12 +121,12 @@ class Allowances:
             self._count(unit, _spent(known.metrics, known.worked))
         self._looked = dict(self._spent)
 
-    def why_not(self, unit: Unit) -> Overspent:
+    def why_not(self, unit: Unit) -> Exceeded:
         """Why nothing more may be spent on a unit."""
         for scope, budget in self._scopes(unit) if self.any else ():
             why = money.exhausted(budget, self._by_now(scope), of=_name(scope))
             if why:
-                return Overspent(why=why, of_item=scope[1] is not None)
+                return Exceeded(why=why, of_item=scope[1] is not None)
         return _NOTHING
 
     def took(self, unit: Unit, metrics: Metrics, seconds: float) -> list[str]:

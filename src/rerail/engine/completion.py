@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from rerail.core import events as ev
 from rerail.core.model import Approve
-from rerail.core.retry import Circumstances, RetryDecision, decide
-from rerail.engine.admission import Holds
+from rerail.core.retry import RetryDecision, RetryFacts, decide
+from rerail.engine.admission import Admission
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.launch import failure_of, symptoms_of
@@ -16,10 +16,10 @@ from rerail.engine.ready_queue import Task
 from rerail.ports import Outcome
 
 
-class Ends:
+class CompletionRecorder:
     """Records ends."""
 
-    def __init__(self, desk: Desk, root: Frame, hooks: Container[str], holds: Holds) -> None:
+    def __init__(self, desk: Desk, root: Frame, hooks: Container[str], holds: Admission) -> None:
         self._desk = desk
         self._holds = holds
         self._root = root
@@ -114,7 +114,7 @@ class Ends:
         symptoms, endless = symptoms_of(task.step, outcome, desk.tools.find)
         for pattern in endless:
             desk.recorder.warn(f"{task.step.id}: `{pattern}` takes too long to look for; it counts as not found")
-        around = Circumstances(
+        around = RetryFacts(
             failures=known.failures + 1,
             refusals=self._holds.refusals(task, known),
             at=desk.clock.now().astimezone(desk.tools.zone),

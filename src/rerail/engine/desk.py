@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rerail.core.model import Inner, Step
+from rerail.core.model import Step, Subpipeline
 from rerail.core.staleness import fingerprint
 from rerail.core.state import Unit
 from rerail.engine.frame import Body
-from rerail.engine.ready_queue import Task, Turns
+from rerail.engine.ready_queue import ReadyQueue, Task
 from rerail.engine.recorder import Recorder
-from rerail.engine.recovery import Past
-from rerail.engine.scopes import View
-from rerail.engine.spec import Job, Tools
+from rerail.engine.recovery import Recovery
+from rerail.engine.scopes import ScopeBuilder
+from rerail.engine.spec import RunSpec, Toolbox
 from rerail.ports import Outcome
 
 
@@ -26,15 +26,15 @@ class Waiting(Protocol):
 class Desk:
     """What the controllers of one life share."""
 
-    def __init__(self, job: Job, tools: Tools, recorder: Recorder, turns: Turns) -> None:
+    def __init__(self, job: RunSpec, tools: Toolbox, recorder: Recorder, turns: ReadyQueue) -> None:
         self.job = job
         self.tools = tools
         self.recorder = recorder
         self.turns = turns
         self.state = recorder.state
         self.clock = tools.clock
-        self.past = Past(job, recorder, turns, tools.clock)
-        self.view = View(job, recorder.state)
+        self.past = Recovery(job, recorder, turns, tools.clock)
+        self.view = ScopeBuilder(job, recorder.state)
         self.stopping = False  # nothing new may begin
         self.ends: list[tuple[Task, Outcome]] = []  # controllers that came to their end
         self.due: list[Waiting] = []  # those that come to it once all that happened is durable
@@ -59,6 +59,6 @@ class Desk:
         """The body of a controller, made once for all its instances."""
         key = id(task.step)
         if key not in self._bodies:
-            last = task.step.action.finally_ if isinstance(task.step.action, Inner) else ()
+            last = task.step.action.finally_ if isinstance(task.step.action, Subpipeline) else ()
             self._bodies[key] = Body(task.step.body, last, self.job.pipeline.env)
         return self._bodies[key]

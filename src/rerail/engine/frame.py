@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from rerail.core.expressions.render import NOTHING
 from rerail.core.graph import Ancestors, Frontier, dependants
 from rerail.core.model import Step
-from rerail.core.staleness import lineage_of, stale
+from rerail.core.staleness import stale_need, upstream_seq
 from rerail.core.state import RunState, Unit, UnitState, name
-from rerail.engine.ready_queue import Task, Turns
+from rerail.engine.ready_queue import ReadyQueue, Task
 
 
 class Body:
@@ -34,7 +34,7 @@ class Body:
         self.controllers = frozenset(step.id for step in steps if step.is_controller)
 
 
-class Owner(Protocol):
+class FrameOwner(Protocol):
     """Whoever opened a frame."""
 
     def frame_over(self, frame: Frame) -> None:
@@ -50,11 +50,11 @@ class Owner(Protocol):
 class Frame:
     """One instance of a body."""
 
-    def __init__(self, body: Body, turns: Turns, parent: Frame | None = None, item: str | None = None) -> None:
+    def __init__(self, body: Body, turns: ReadyQueue, parent: Frame | None = None, item: str | None = None) -> None:
         self.body = body
         self.item = item
         self.parent = parent
-        self.owner: Owner | None = None
+        self.owner: FrameOwner | None = None
         self.values: Mapping[str, Any] = {}  # what names stand for here
         self.env = NOTHING
         self.previous: str | None = None  # in a loop: the iteration before
@@ -103,7 +103,7 @@ class Frame:
 
     def reuse(self, step_id: str, unit: UnitState) -> None:
         """A step whose record counts. Called in an order in which its needs come first."""
-        self._lineage[step_id] = lineage_of(self.body.by_id[step_id], unit, self._lineage)
+        self._lineage[step_id] = upstream_seq(self.body.by_id[step_id], unit, self._lineage)
         self._frontier.settle(step_id)
 
     def expect(self, step_id: str, *, ask: bool = False, of: Sequence[str] = ()) -> None:
@@ -160,7 +160,7 @@ class Frame:
         for step_id in self._frontier.ready():
             self.ready(self.task(step_id))
 
-    # Turns
+    # ReadyQueue
 
     def ready(self, task: Task) -> None:
         self.active += 1
@@ -171,7 +171,7 @@ class Frame:
         self._turns.wait(task, due)
 
     def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:
-        return stale(task.step, unit, self._lineage, state, self.body.env, self.item)
+        return stale_need(task.step, unit, self._lineage, state, self.body.env, self.item)
 
     # Ends
 
@@ -181,7 +181,7 @@ class Frame:
             self._next_hook(step)
             return
         self._unfinished.discard(step.id)
-        self._lineage[step.id] = lineage_of(step, unit, self._lineage)
+        self._lineage[step.id] = upstream_seq(step, unit, self._lineage)
         for released in self._frontier.settle(step.id):
             if self._may_run(released):
                 self.ready(self.task(released))

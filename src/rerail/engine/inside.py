@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rerail.core.expressions.language import ExpressionError
-from rerail.core.model import Inner, Loop, every_step
+from rerail.core.model import Loop, Subpipeline, every_step
 from rerail.core.planner import has_failed
 from rerail.core.state import Unit, UnitState
-from rerail.engine.controllers.controller import Controller, InnerRun
-from rerail.engine.controllers.loop import LoopRun
-from rerail.engine.controllers.map import MapRun
+from rerail.engine.controllers.controller import Controller, SubpipelineController
+from rerail.engine.controllers.loop import LoopController
+from rerail.engine.controllers.map import MapController
 from rerail.engine.desk import Desk
 from rerail.engine.ready_queue import Task
 from rerail.ports import Outcome
@@ -24,7 +24,7 @@ class Inside:
         hooks = set(pipeline.hooks)
         for _, step in every_step(pipeline) if pipeline.has_controllers else ():
             hooks.update(hook.id for hook in step.on_failure)
-            if isinstance(step.action, Inner):
+            if isinstance(step.action, Subpipeline):
                 hooks.update(hook.id for hook in step.action.finally_)
         self.hooks = frozenset(hooks)
 
@@ -42,11 +42,11 @@ class Inside:
         """The start of a controller is durable."""
         match task.step.action:
             case Loop():
-                controller: Controller = LoopRun(self._desk, task)
-            case Inner():
-                controller = InnerRun(self._desk, task)
+                controller: Controller = LoopController(self._desk, task)
+            case Subpipeline():
+                controller = SubpipelineController(self._desk, task)
             case _:
-                controller = MapRun(self._desk, task)
+                controller = MapController(self._desk, task)
         self._open[task.unit] = controller
         try:
             controller.settle_env()
@@ -58,7 +58,7 @@ class Inside:
     def took(self, outcome: Outcome) -> bool:
         """Whether an outcome is that of an attempt in a controller's own name, which goes on with it."""
         controller = self._open.get(outcome.unit)
-        if not isinstance(controller, MapRun):
+        if not isinstance(controller, MapController):
             return False
         controller.took(outcome)
         return True

@@ -10,24 +10,24 @@ from typing import Any
 import msgspec
 
 from rerail.core.compaction import is_pipeline
-from rerail.core.events import Failure, Verdict
+from rerail.core.events import Approval, Failure
 from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.expressions.render import Rendered, directory, mentioned, rendered, shell
 from rerail.core.items import around
 from rerail.core.model import Approve, Call, Run, Step
-from rerail.core.retry import Symptoms, patterns
+from rerail.core.retry import FailureFacts, patterns
 from rerail.core.state import RunState, Unit
 from rerail.engine.desk import Desk
 from rerail.engine.ready_queue import Task
-from rerail.engine.scopes import View
-from rerail.engine.spec import Find, Job, attempt_name
+from rerail.engine.scopes import ScopeBuilder
+from rerail.engine.spec import Find, RunSpec, attempt_name
 from rerail.engine.step_files import StepFiles
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
 MOST_MESSAGE = 2000
 
 
-def attempt_of(job: Job, task: Task, state: RunState, number: int, view: View) -> Attempt:
+def attempt_of(job: RunSpec, task: Task, state: RunState, number: int, view: ScopeBuilder) -> Attempt:
     """The attempt to launch, with everything its kind and executor need; raises ExpressionError."""
     step = task.step
     names = task.home.names(task)
@@ -67,13 +67,13 @@ def attempt_of(job: Job, task: Task, state: RunState, number: int, view: View) -
     )
 
 
-def declared_env(job: Job, task: Task) -> dict[str, str]:
+def declared_env(job: RunSpec, task: Task) -> dict[str, str]:
     """The variables that are evaluated for a step itself: its own, and of the pipeline's what no step around it gives."""
     shared = {name: text for name, text in job.pipeline.env.items() if name not in task.home.env.values}
     return {**shared, **task.step.env}
 
 
-def _key(job: Job, task: Task, state: RunState) -> str:
+def _key(job: RunSpec, task: Task, state: RunState) -> str:
     """The same for every attempt until the step has completed; what runs again after that is new work."""
     step, item = task.unit
     # An item is one part of the key, whatever characters it has: else `docs` in its second round were `docs/round-1`.
@@ -90,7 +90,7 @@ def _rounds(unit: Unit, state: RunState) -> int:
     return sum(known.rounds for known in outers if known.index is not None or is_pipeline(known))
 
 
-def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, Kind]) -> Attempt:
+def with_checks(task: Task, attempt: Attempt, view: ScopeBuilder, kinds: Mapping[type, Kind]) -> Attempt:
     """The attempt with the work of its checks; raises ExpressionError."""
     made = []
     step = task.step
@@ -108,7 +108,7 @@ def with_checks(task: Task, attempt: Attempt, view: View, kinds: Mapping[type, K
     return msgspec.structs.replace(attempt, checks=tuple(made))
 
 
-def directory_of(job: Job, task: Task, view: View) -> str:
+def directory_of(job: RunSpec, task: Task, view: ScopeBuilder) -> str:
     """The directory a step runs in, for what has to be known of it before and after; raises ExpressionError."""
     cwd = task.step.cwd
     if "${{" in cwd:
@@ -116,7 +116,7 @@ def directory_of(job: Job, task: Task, view: View) -> str:
     return os.path.join(job.work_dir, cwd) if cwd else job.work_dir
 
 
-def failure_of(job: Job, task: Task, outcome: Outcome, state: RunState, at: datetime) -> Failure:
+def failure_of(job: RunSpec, task: Task, outcome: Outcome, state: RunState, at: datetime) -> Failure:
     """Everything that is known about why an attempt failed."""
     step = task.step
     variables: dict[str, Any] = {
@@ -148,7 +148,7 @@ def unstartable(unit: Unit, kind: str, message: str) -> Outcome:
     return Outcome(unit=unit, status="failed", duration=0.0, type=kind, message=message, retryable=False)
 
 
-def judged(unit: Unit, verdict: Verdict | None) -> Outcome:
+def judged(unit: Unit, verdict: Approval | None) -> Outcome:
     """The outcome of an `approve` step: what a person answered."""
     assert verdict is not None  # it is held until there is one
     said = {"approved": verdict.approved, "by": verdict.by, "at": verdict.at.isoformat(), "reason": verdict.reason}
@@ -158,9 +158,9 @@ def judged(unit: Unit, verdict: Verdict | None) -> Outcome:
     return Outcome(unit=unit, status="failed", duration=0.0, type="Rejected", message=message, retryable=False)
 
 
-def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[Symptoms, tuple[str, ...]]:
+def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[FailureFacts, tuple[str, ...]]:
     """What a retry policy looks at, and its patterns that took too long to look for."""
-    symptoms = Symptoms(
+    symptoms = FailureFacts(
         type=outcome.type,
         message=outcome.message,
         exit_code=outcome.exit_code,
@@ -174,7 +174,7 @@ def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[Symptoms, tup
     return msgspec.structs.replace(symptoms, matching=matching), endless
 
 
-class Launching:
+class Launcher:
     """Launches the attempts of one life."""
 
     def __init__(self, desk: Desk, files: StepFiles) -> None:

@@ -15,7 +15,7 @@ from rerail.core.model import Step
 from rerail.core.state import RunState, Unit, UnitState
 
 
-class Home(Protocol):
+class TaskParent(Protocol):
     """What a task is part of: a frame of several steps, or a map whose items are one step."""
 
     item: str | None  # the instance
@@ -59,7 +59,9 @@ class Task:
 
     __slots__ = ("controls", "home", "index", "step", "unit")
 
-    def __init__(self, step: Step, unit: Unit, home: Home, index: int | None = None, *, controls: bool = False) -> None:
+    def __init__(
+        self, step: Step, unit: Unit, home: TaskParent, index: int | None = None, *, controls: bool = False
+    ) -> None:
         self.step = step
         self.unit = unit
         self.home = home
@@ -67,7 +69,7 @@ class Task:
         self.controls = controls  # it does nothing itself but have other steps run
 
 
-class Turns:
+class ReadyQueue:
     """Tasks that are ready, and what waits for a time to come."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, apply, name
 from rerail.errors import StateUnwritable
-from rerail.ports import Clock, Reporter, RunLog
+from rerail.ports import Clock, Reporter, RunWriter
 
 SNAPSHOT_SHARE = 0.03  # of the time since the last one: the next is larger and must stay below 5 %
 MANY_STEPS = 500  # from here on even a snapshot of nothing takes its time, so the first one has to be earned too
@@ -25,7 +25,7 @@ class Recorder:
 
     def __init__(
         self,
-        log: RunLog,
+        log: RunWriter,
         header: RunHeader,
         pipeline: Pipeline,
         reporters: Sequence[Reporter],

@@ -8,26 +8,25 @@ from rerail.core import events as ev
 from rerail.core.audit import Audit
 from rerail.core.compaction import closed_iteration, past_loop
 from rerail.core.graph import topological
-from rerail.core.hooks import clean_up, unknown
-from rerail.core.inflight import all_seen, found_cut_off
+from rerail.core.hooks import pending_cleanup, unknown
+from rerail.core.inflight import interrupted_event, last_seen
 from rerail.core.items import around, is_inside, parent_of
 from rerail.core.model import Step
-from rerail.core.plan import Decision, Wishes
-from rerail.core.planner import Frame as Planned
-from rerail.core.planner import StepIndex, decide, step_index
+from rerail.core.plan import Decision, PlanOptions
+from rerail.core.planner import StepGroup, StepIndex, decide_steps, step_index
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.frame import Frame
-from rerail.engine.ready_queue import Task, Turns
+from rerail.engine.ready_queue import ReadyQueue, Task
 from rerail.engine.recorder import Recorder
-from rerail.engine.spec import Job, attempt_name
+from rerail.engine.spec import RunSpec, attempt_name
 from rerail.ports import Clock
 
 
-class Past:
+class Recovery:
     """Settles what was decided about it and makes ready what can start."""
 
-    def __init__(self, job: Job, recorder: Recorder, turns: Turns, clock: Clock) -> None:
+    def __init__(self, job: RunSpec, recorder: Recorder, turns: ReadyQueue, clock: Clock) -> None:
         self._job = job
         self._recorder = recorder
         self._turns = turns
@@ -51,8 +50,8 @@ class Past:
             return
         if self._index is None:
             self._index = step_index(self._job.pipeline)
-        planned = Planned(steps=frame.body.steps, env=frame.body.env, index=self._index, item=frame.item)
-        self._settle_all(frame, decide(planned, state, Audit(), Wishes(changes="keep")))
+        planned = StepGroup(steps=frame.body.steps, env=frame.body.env, index=self._index, item=frame.item)
+        self._settle_all(frame, decide_steps(planned, state, Audit(), PlanOptions(changes="keep")))
         self._begin(frame)
 
     def _begin(self, frame: Frame) -> None:
@@ -62,9 +61,9 @@ class Past:
     def _end_cut_off(self) -> None:
         """Attempts that were running when their life ended."""
         now, state, left_by = self._clock.now(), self._recorder.state, self._job.left_by
-        seen = all_seen(state, lambda unit, attempt: left_by(attempt_name(unit, attempt)))
+        seen = last_seen(state, lambda unit, attempt: left_by(attempt_name(unit, attempt)))
         for unit, far in seen.items():
-            self._recorder.stage(found_cut_off(unit, state.unit(unit), far, now))
+            self._recorder.stage(interrupted_event(unit, state.unit(unit), far, now))
 
     def _settle_all(self, frame: Frame, decisions: Mapping[str, Decision]) -> None:
         order: Iterable[str] = decisions
@@ -123,7 +122,7 @@ class Past:
 
     def _finish_clean_up(self, frame: Frame, step: Step, *, hold: bool) -> None:
         """What cleans up after a failure is finished; before the step's next attempt, if there is to be one."""
-        left = clean_up(step, self._recorder.state, frame.item)
+        left = pending_cleanup(step, self._recorder.state, frame.item)
         if not left.hooks:
             return
         if hold:
@@ -183,11 +182,15 @@ class Past:
     def reopen_failed(self, unit: Unit) -> None:
         """A controller that failed is tried again: so are the items that failed in it, or those that were asked for."""
         state = self._recorder.state
-        for dead in list(dead_items(state, unit)):
-            if not self._job.retry or dead in self._job.retry:
-                self.invalidate(dead, "it had failed", reopened=True)
+        self._reopen_dead(unit)
         if state.unit(unit).status == "failed" and state.unit(unit).retry_at is None:
             self.invalidate(unit, "it had failed", reopened=True)
+
+    def _reopen_dead(self, unit: Unit) -> None:
+        """The items of a map that failed permanently are tried again, or those of them that were asked for."""
+        for dead in list(dead_items(self._recorder.state, unit)):
+            if not self._job.retry or dead in self._job.retry:
+                self.invalidate(dead, "it had failed", reopened=True)
 
 
 def _asked_inside(decision: Decision) -> list[str]:

@@ -14,37 +14,37 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.expressions.language import ExpressionError, evaluate
-from rerail.core.hooks import Rest, last_hooks
+from rerail.core.hooks import PendingHooks, pending_finally
 from rerail.core.state import RunState, Unit, UnitState, name
-from rerail.engine.admission import Holds
+from rerail.engine.admission import Admission
 from rerail.engine.commits import Commits
-from rerail.engine.completion import Ends
+from rerail.engine.completion import CompletionRecorder
 from rerail.engine.controllers.results import put_back
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Body, Frame
 from rerail.engine.inside import Inside
-from rerail.engine.launch import Launching
+from rerail.engine.launch import Launcher
 from rerail.engine.progress import save_cost, save_progress
-from rerail.engine.ready_queue import Task, Turns
+from rerail.engine.ready_queue import ReadyQueue, Task
 from rerail.engine.recorder import Recorder
-from rerail.engine.shutdown import Stopping, ending_of, finish
-from rerail.engine.spec import STOP_GRACE, End, Job, Tools
+from rerail.engine.shutdown import Shutdown, ending_of, finish
+from rerail.engine.spec import STOP_GRACE, RunResult, RunSpec, Toolbox
 from rerail.engine.step_files import StepFiles
 from rerail.errors import StateUnwritable
-from rerail.ports import Looked, Outcome
+from rerail.ports import FileCheck, Outcome
 
 
 class Runner:
     """Drives one run through one life of this process."""
 
-    def __init__(self, job: Job, tools: Tools, recorder: Recorder) -> None:
+    def __init__(self, job: RunSpec, tools: Toolbox, recorder: Recorder) -> None:
         self._job = job
         self._tools = tools
         self._executor = tools.executor
         self._clock = tools.clock
         self._recorder = recorder
         self._state: RunState = recorder.state
-        self._turns = Turns()
+        self._turns = ReadyQueue()
         self._root = Frame(Body(job.pipeline.steps, job.pipeline.finally_, job.pipeline.env), self._turns)
         if job.until:
             self._root.want(job.until)
@@ -53,19 +53,19 @@ class Runner:
         self._past = self._desk.past
         self._inside = Inside(self._desk)
         self._running: dict[Unit, tuple[Task, int, float]] = {}  # with the number of the attempt and when it began
-        self._holds = Holds(self._desk, self._running)
-        self._ends = Ends(self._desk, self._root, self._inside.hooks, self._holds)
+        self._holds = Admission(self._desk, self._running)
+        self._ends = CompletionRecorder(self._desk, self._root, self._inside.hooks, self._holds)
         self._parallel = job.options.parallel
         self._counted = 0  # those of them that count against the width of the run
         self._files = StepFiles(tools.workshop, job.spared, self._desk.cannot_keep)
-        self._launching = Launching(self._desk, self._files)
+        self._launching = Launcher(self._desk, self._files)
         self._commits = Commits(self._desk)
-        self._stopping = Stopping(job, tools, self._desk, self._running)
+        self._stopping = Shutdown(job, tools, self._desk, self._running)
         self._final_status = ""  # what the run has come to, once only its last hooks are left
         self._began = self._last_interval = self._clock.monotonic()
         self._interval_due = False  # a snapshot, once what was saved of long steps is durable
 
-    def drive(self, opening: ev.RunStarted | ev.RunResumed) -> End:
+    def drive(self, opening: ev.RunStarted | ev.RunResumed) -> RunResult:
         """Run to the end of this life. What happened is recorded before this returns, if it can be."""
         self._recorder.stage(opening)
         self._past.settle(self._root)
@@ -80,13 +80,15 @@ class Runner:
         self._inside.interrupt(self._stopping.words if self._stopping.reason else end.words)
         return finish(self._recorder, self._clock, end, self._began)
 
-    def _last_hooks(self, end: End) -> End:
+    def _last_hooks(self, end: RunResult) -> RunResult:
         """What comes last, whatever happened; only what is left of it if that is where an earlier life was cut off."""
         pipeline = self._job.pipeline
-        left = last_hooks(pipeline, self._state) if self._job.plan.ending_cut_off else Rest(pipeline.finally_)
+        left = (
+            pending_finally(pipeline, self._state) if self._job.plan.ending_cut_off else PendingHooks(pipeline.finally_)
+        )
         unknown = [hook.id for hook in pipeline.finally_ if hook.id in self._turns.asked]
         if unknown:
-            return End(status="paused", reason=f"the outcome of {unknown[0]} is unknown", asked=tuple(unknown))
+            return RunResult(status="paused", reason=f"the outcome of {unknown[0]} is unknown", asked=tuple(unknown))
         self._final_status = end.status
         self._halt()
         self._loop()  # clean-ups come first: they wait for their turn if a budget is spent
@@ -98,7 +100,7 @@ class Runner:
             last = msgspec.structs.replace(last, reason=end.reason, cause=end.cause)  # the hooks answered no question
         return last
 
-    def _ending(self) -> End:
+    def _ending(self) -> RunResult:
         held = self._holds.pause(self._inside.hooks) or self._holds.closed()
         return ending_of(self._job, self._recorder, self._root, self._stopping.stop, held)
 
@@ -337,7 +339,7 @@ class Runner:
         for line in self._files.slow(self._clock.monotonic()):
             self._recorder.warn(line)
 
-    def _look_again(self, task: Task, looked: Looked) -> None:
+    def _look_again(self, task: Task, looked: FileCheck) -> None:
         """A step whose turn had come, and comes again now that its files were looked at."""
         if looked.found:
             step, item = task.unit

@@ -8,19 +8,19 @@ from typing import Any
 from rerail.core.expressions.language import Scope
 from rerail.core.expressions.render import StepResults
 from rerail.core.state import RunState
-from rerail.engine.ready_queue import Home, Task
-from rerail.engine.spec import Job
+from rerail.engine.ready_queue import Task, TaskParent
+from rerail.engine.spec import RunSpec
 
 
-class View:
+class ScopeBuilder:
     """A run as the expressions of its steps see it."""
 
-    def __init__(self, job: Job, state: RunState) -> None:
+    def __init__(self, job: RunSpec, state: RunState) -> None:
         self._job = job
         self._state = state
         self.status: Callable[[], str] = lambda: state.status
 
-    def scope(self, home: Home, names: Mapping[str, Any]) -> Scope:
+    def scope(self, home: TaskParent, names: Mapping[str, Any]) -> Scope:
         """What the names in an expression stand for now."""
         job, state = self._job, self._state
         own_params = names.get("params") if names else None

@@ -11,17 +11,17 @@ from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
 from rerail.core.events import PauseCause
 from rerail.core.state import Unit
-from rerail.engine.admission import Held
-from rerail.engine.budgets import Purse
+from rerail.engine.admission import Blocked
+from rerail.engine.budgets import RunBudget
 from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.recorder import Recorder
-from rerail.engine.spec import STOP_GRACE, End, Job, Tools
+from rerail.engine.spec import STOP_GRACE, RunResult, RunSpec, Toolbox
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StopRequest(msgspec.Struct, frozen=True):
     """Why nothing new may start, the signal that said so, or whether something is used up."""
 
     reason: str
@@ -29,22 +29,22 @@ class Stop(msgspec.Struct, frozen=True):
     pausing: PauseCause = ""
 
 
-class Stopping:
+class Shutdown:
     """Decides once, and remembers why."""
 
-    def __init__(self, job: Job, tools: Tools, desk: Desk, running: Iterable[Unit]) -> None:
+    def __init__(self, job: RunSpec, tools: Toolbox, desk: Desk, running: Iterable[Unit]) -> None:
         self.reason = ""
         self.signal: signal.Signals | None = None
-        self.purse = Purse(job, desk, tools.clock, running)
+        self.purse = RunBudget(job, desk, tools.clock, running)
         self._pausing: PauseCause = ""
         self._executor = tools.executor
         self._signals = tools.signals
         self._desk = desk
 
     @property
-    def stop(self) -> Stop:
+    def stop(self) -> StopRequest:
         now = self.purse.overspent() if self._pausing == "budget" else ""  # what was under way went on spending
-        return Stop(now or self.reason, self.signal, self._pausing)
+        return StopRequest(now or self.reason, self.signal, self._pausing)
 
     @property
     def words(self) -> str:
@@ -87,38 +87,40 @@ class Stopping:
         return at_once
 
 
-def ending_of(job: Job, recorder: Recorder, root: Frame, stop: Stop, held: Held | None) -> End:
+def ending_of(job: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest, held: Blocked | None) -> RunResult:
     """How it stands when nothing is left to do."""
     lost = recorder.lost
     if lost is not None:
-        return End(status="interrupted", reason=lost.message, lost=lost)
+        return RunResult(status="interrupted", reason=lost.message, lost=lost)
     if recorder.degraded:
         stopped = StateUnwritable(
             f"{recorder.degraded}: stopped before the state could no longer be written",
             hint=f"rerail resume {job.header.run_id}, once there is room",
         )
-        return End(status="interrupted", reason=recorder.degraded, lost=stopped)
+        return RunResult(status="interrupted", reason=recorder.degraded, lost=stopped)
     if stop.signal is not None:
-        return End(status="interrupted", reason=stop.reason, signal=stop.signal)
+        return RunResult(status="interrupted", reason=stop.reason, signal=stop.signal)
     asked = tuple(root.asked)
     unknown = f"the outcome of {', '.join(asked)} is unknown" if asked else ""
     if root.failed and not (held is not None and held.hooks):  # a clean-up that waits is not left out without a word
         also = [stop.reason or (held.why if held is not None else ""), unknown]
-        return End(status="failed", reason="; ".join(filter(None, also)), cause=stop.pausing)
+        return RunResult(status="failed", reason="; ".join(filter(None, also)), cause=stop.pausing)
     if stop.pausing == "max-runtime" and held is not None and held.cause == "quota" and not root.complete:
-        return End(status="paused", reason=f"{held.why}; {stop.reason}", cause="quota", until=held.until)
+        return RunResult(status="paused", reason=f"{held.why}; {stop.reason}", cause="quota", until=held.until)
     if stop.pausing and not root.complete:
-        return End(status="paused", reason=stop.reason, cause=stop.pausing)
+        return RunResult(status="paused", reason=stop.reason, cause=stop.pausing)
     if asked:
-        return End(status="paused", reason=unknown, asked=asked, cause="unknown outcome")
+        return RunResult(status="paused", reason=unknown, asked=asked, cause="unknown outcome")
     if held is not None:
-        return End(status="paused", reason=held.why, cause=held.cause, until=held.until, waiting=held.waiting)
+        return RunResult(status="paused", reason=held.why, cause=held.cause, until=held.until, waiting=held.waiting)
     if job.until and root.reached and not root.complete:
-        return End(status="paused", reason=f"stopped after {job.until}, as --until asked", reached=True, cause="until")
-    return End(status="completed" if root.complete else "failed", reason=stop.reason)
+        return RunResult(
+            status="paused", reason=f"stopped after {job.until}, as --until asked", reached=True, cause="until"
+        )
+    return RunResult(status="completed" if root.complete else "failed", reason=stop.reason)
 
 
-def finish(recorder: Recorder, clock: Clock, end: End, began: float) -> End:
+def finish(recorder: Recorder, clock: Clock, end: RunResult, began: float) -> RunResult:
     """Record how it ended, if it can be; what could not be is said. It began then, on the monotonic clock."""
     now, driven = clock.now(), round(clock.monotonic() - began, 6)
     match end.status:
@@ -135,6 +137,6 @@ def finish(recorder: Recorder, clock: Clock, end: End, began: float) -> End:
     if recorder.last_words():
         unrecorded = ()
     elif end.lost is None:
-        end = End(status="interrupted", reason="its end could not be recorded", lost=recorder.lost)
+        end = RunResult(status="interrupted", reason="its end could not be recorded", lost=recorder.lost)
     recorder.snapshot()
     return msgspec.structs.replace(end, unrecorded=unrecorded)

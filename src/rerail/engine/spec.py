@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from rerail.core.events import Event, PauseCause, StepJudged
+from rerail.core.events import ApprovalGiven, Event, PauseCause
 from rerail.core.expressions.language import Scope
-from rerail.core.inflight import Left
+from rerail.core.inflight import AttemptTrace
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source
 from rerail.core.plan import Changes, Plan
@@ -20,7 +20,7 @@ from rerail.core.state import Unit
 from rerail.core.values import Progress, Usage
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
-from rerail.ports import Clock, Executor, Kind, Workshop
+from rerail.ports import ArtifactWorker, Clock, Executor, Kind
 
 STOP_GRACE = 5.0  # seconds between asking a process to end and ending it
 
@@ -52,7 +52,7 @@ def attempt_name(unit: Unit, number: int) -> str:
     return f"{unit_name(unit)}.{number}"
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be driven, and how."""
 
     header: RunHeader
@@ -64,7 +64,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]  # of every attempt, in addition to rerail's own
     base_env: Mapping[str, str]  # rerail's own
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
-    left_by: Callable[[str], Left]  # attempt name → what it left when its life ended
+    left_by: Callable[[str], AttemptTrace]  # attempt name → what it left when its life ended
     seen: Callable[[str], tuple[Usage, Progress | None]]  # attempt name → what it has counted by now, and how far it is
     wait: Literal["", "yes", "no"] = ""  # whether to wait for a service, however long, or not at all
     until: str = ""  # the last step that is wanted in this life
@@ -74,11 +74,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes = "rerun"  # what is done about sources that are not what they were
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
+class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is driven with."""
 
     executor: Executor
-    workshop: Workshop
+    workshop: ArtifactWorker
     kinds: Mapping[type, Kind]
     clock: Clock
     zone: tzinfo  # in which services tell times of day
@@ -90,10 +90,10 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     find: Find
     source: Callable[[Source, Scope], Any]  # what a map fans out over; raises ListingError, ListingStopped
     ask: Ask | None = None  # asks a person who is there
-    letters: Callable[[], Sequence[StepJudged]] = tuple  # what people elsewhere have said since
+    letters: Callable[[], Sequence[ApprovalGiven]] = tuple  # what people elsewhere have said since
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """How this life of the run ended."""
 
     status: Literal["completed", "failed", "interrupted", "paused"]

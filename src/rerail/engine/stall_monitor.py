@@ -18,7 +18,7 @@ AGAIN_SECONDS = 60.0
 CHECK_SECONDS = 5.0
 
 
-class HangWatch:
+class StallMonitor:
     """A thread that looks at how long the present write takes, and leaves when it is told to: the loop may not hear it.
 
     `leave` is the descriptor from which it reads the number of the signal that somebody gave up with; -1: there is none.

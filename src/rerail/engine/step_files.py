@@ -13,18 +13,18 @@ from rerail.core.expressions.render import filled
 from rerail.core.run_state import name
 from rerail.core.state import Unit, UnitState
 from rerail.engine.ready_queue import Task
-from rerail.ports import Looked, Outcome, Workshop
+from rerail.ports import ArtifactWorker, FileCheck, Outcome
 
 
 class StepFiles:
     """What the workshop was asked for, and what came of it."""
 
-    def __init__(self, workshop: Workshop, spared: Container[str], cannot_keep: Callable[[str], bool]) -> None:
+    def __init__(self, workshop: ArtifactWorker, spared: Container[str], cannot_keep: Callable[[str], bool]) -> None:
         """`cannot_keep` is told why what a step produced cannot be kept; whether that stops the run."""
         self._cannot_keep = cannot_keep
         self._workshop = workshop
         self._spared = spared
-        self.examined: dict[Unit, Looked] = {}  # looked at, and not started yet
+        self.examined: dict[Unit, FileCheck] = {}  # looked at, and not started yet
         self.waiting: dict[Unit, Task] = {}  # tasks whose files are being looked at
         self._confirmed: dict[Unit, str] = {}  # looked at again, and what was lost of it
         self._cleared: dict[Unit, dict[str, str]] = {}  # what was moved aside before it runs again
@@ -106,7 +106,7 @@ class StepFiles:
         self._workshop.seal(task.unit, declared, since)
         return ""
 
-    def sealed(self, looked: Looked) -> Outcome:
+    def sealed(self, looked: FileCheck) -> Outcome:
         """The outcome of a step now that its artifacts were looked at."""
         outcome = self._sealing.pop(looked.unit)
         if looked.given_up or (looked.unkept and self._cannot_keep(f"{name(looked.unit)}: {looked.problem}")):
@@ -115,9 +115,9 @@ class StepFiles:
             return msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=looked.problem)
         return outcome
 
-    def finished(self) -> list[tuple[Task | None, Looked]]:
+    def finished(self) -> list[tuple[Task | None, FileCheck]]:
         """What came of looking since the last call, with the task that waits for it, unless it was sealed."""
-        found: list[tuple[Task | None, Looked]] = []
+        found: list[tuple[Task | None, FileCheck]] = []
         for looked in self._workshop.finished():
             unit = looked.unit
             task = self.waiting.pop(unit, None) if looked.purpose != "artifacts" else None

@@ -19,7 +19,7 @@ SOONER: Final = 0.9  # what a gap shrinks to when one gets through
 NO_GAP: Final = 0.005  # seconds below which there is none
 
 
-class Gate:
+class Throttle:
     """The gate of one step."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from rerail import durable
-from rerail.core.inflight import Left
+from rerail.core.inflight import AttemptTrace
 from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, parse_progress
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
@@ -37,7 +37,7 @@ class ChildError(msgspec.Struct):
     traceback: str
 
 
-class Handed(msgspec.Struct, kw_only=True):
+class ChannelContent(msgspec.Struct, kw_only=True):
     """What an attempt handed out. `wrong` says why its outputs make no sense; metrics keep what does."""
 
     outputs: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class Handed(msgspec.Struct, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class Remains:
+class DeadChannels:
     """What the attempts of a run left whose invocation is over, wherever that was.
 
     It is found by the mark of the run, which follows it wherever it is moved, and by the invocation that the journal
@@ -70,15 +70,15 @@ class Remains:
         """Whether there is anything to go by: not after a restart of the machine, nor on another one."""
         return bool(self._places)
 
-    def of(self, name: str) -> Left:
+    def of(self, name: str) -> AttemptTrace:
         """What one attempt left. Whoever drives a run outlives its attempts, or sees to it that they end with him."""
         for place in self._places:
             prefix = os.path.join(place, name)
             times = [at for ending in (METRICS, PROGRESS) if (at := _changed(prefix + ending)) is not None]
             if times:
                 last = self.died_at or datetime.fromtimestamp(max(times), UTC)
-                return Left(usage=usage(prefix), progress=progress(prefix), last=last, most=self.died_after)
-        return Left(last=self.died_at, most=self.died_after)
+                return AttemptTrace(usage=usage(prefix), progress=progress(prefix), last=last, most=self.died_after)
+        return AttemptTrace(last=self.died_at, most=self.died_after)
 
     def strip(self) -> None:
         """Remove what is only raw."""
@@ -104,12 +104,12 @@ class Channels:
         self._prefix = f"{_prefix(mark)}{_digest(invocation)}-" if invocation else _prefix(mark)
         self._origin = f"{mark.rpartition('@')[2]} {lock}"
         self._directory = ""
-        self._remains = Remains(mark, previous)
+        self._remains = DeadChannels(mark, previous)
         self._remains.strip()
         self.died_at, self.died_after = self._remains.died_at, self._remains.died_after
         self.found = self._remains.found
 
-    def left_by(self, name: str) -> Left:
+    def left_by(self, name: str) -> AttemptTrace:
         """What an attempt left that an earlier life has lost."""
         return self._remains.of(name)
 
@@ -190,12 +190,12 @@ def drop(files: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def collect(prefix: str) -> Handed:
+def collect(prefix: str) -> ChannelContent:
     """Read what an attempt handed out, and remove it but for its metrics.
 
     Most hand out nothing, which one look at the directory tells.
     """
-    handed = Handed()
+    handed = ChannelContent()
     directory, name = os.path.split(prefix)
     try:
         there = [entry for entry in os.listdir(directory) if entry.startswith(name)]

@@ -25,9 +25,9 @@ import msgspec
 from rerail.core.masking import Mask
 from rerail.core.values import MAX_BYTES
 from rerail.executors import channels, outcomes
-from rerail.executors.logs import READ_BYTES, LogOrder, OutputLog, Pool
-from rerail.executors.orphans import Leftovers
-from rerail.executors.threads import Calls, call
+from rerail.executors.logs import READ_BYTES, AttemptLog, ItemLogs, LogTimeline
+from rerail.executors.orphans import OrphanReaper
+from rerail.executors.threads import FunctionThreads, call
 from rerail.executors.watchdog import Watchdogs
 from rerail.ports import Attempt, Outcome, ProcessWork, Work
 
@@ -43,7 +43,7 @@ class _Course(msgspec.Struct, kw_only=True):
 
     attempt: Attempt
     began: float
-    logs: tuple[OutputLog, OutputLog]
+    logs: tuple[AttemptLog, AttemptLog]
     checks: list[ProcessWork]  # still to pass
     checking: str = ""  # the check that runs now
     outputs: dict[str, Any] = {}  # what a function returned, before its checks
@@ -54,7 +54,7 @@ class _Child(msgspec.Struct, kw_only=True):
     course: _Course
     process: Process
     watched: int  # readable once the process has ended
-    pipes: dict[int, OutputLog]
+    pipes: dict[int, AttemptLog]
     files: tuple[str, ...]
     deadline: float | None
     signals: list[tuple[float, int]] = []  # what to send when, soonest last
@@ -78,12 +78,12 @@ class LocalExecutor:
         self._inline = inline
         self._environ = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
         self._mask = mask
-        self._order = LogOrder(open_log)
-        self._pool = Pool(open_log)
+        self._order = LogTimeline(open_log)
+        self._pool = ItemLogs(open_log)
         self._life = life  # the mark of everything this life starts
         self._children: dict[int, _Child] = {}  # by the descriptor that is watched
-        self._pipes: dict[int, OutputLog] = {}
-        self._calls = Calls(self.wake)
+        self._pipes: dict[int, AttemptLog] = {}
+        self._calls = FunctionThreads(self.wake)
         self._done: list[Outcome] = []
         self._poll = select.poll()
         self._wake_read, self._wake_write = _pipe()
@@ -91,7 +91,7 @@ class LocalExecutor:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._poll.register(self._wake_read, select.POLLIN)
         self._closing = threading.Lock()
-        self._leftovers: Leftovers | None = None
+        self._leftovers: OrphanReaper | None = None
         self.watchdogs = Watchdogs(life)
         self._watched: set[int] = set()  # descriptors that become readable when a watchdog dies
 
@@ -190,7 +190,7 @@ class LocalExecutor:
             self.guard()
             if self._leftovers is None:
                 self.watchdogs.note_at(os.path.dirname(attempt.channel))
-                self._leftovers = Leftovers(self._life)
+                self._leftovers = OrphanReaper(self._life)
             channels.put(work.files)
             ends += _pipe()
             ends += _pipe()
@@ -234,8 +234,8 @@ class LocalExecutor:
         capture = (attempt.most_captured or MAX_BYTES) + 1 if attempt.capture else 0
         pooled = attempt.unit[1] is not None
         name = self._pool.take(attempt.unit[0]) if pooled else attempt.log_name
-        out = OutputLog(self._open_log, name + ".out", self._mask, capture, self._order)
-        err = OutputLog(self._open_log, name + ".err", self._mask, 0, self._order)
+        out = AttemptLog(self._open_log, name + ".out", self._mask, capture, self._order)
+        err = AttemptLog(self._open_log, name + ".err", self._mask, 0, self._order)
         if pooled:
             out.shared = err.shared = partial(self._pool.note, unit=attempt.unit, attempt=attempt.number)
         slot = name if pooled else ""
@@ -356,7 +356,7 @@ class LocalExecutor:
             return
         self._end_logs(course)
         self._end_leftovers()
-        ending = outcomes.Ending(
+        ending = outcomes.ProcessEnd(
             code=code,
             duration=time.monotonic() - course.began,
             stopped=child.stopped,

@@ -23,7 +23,7 @@ ORDER = "order"  # the name of the file that says in which order the others were
 ORDER_SECONDS = 0.05
 
 
-class LogOrder:
+class LogTimeline:
     """Which log got its next bytes when: `time bytes name` a line, so that logs can be read in the order of time.
 
     What one stream writes within a moment is one line.
@@ -58,11 +58,11 @@ class LogOrder:
             self._fd = -1
 
 
-class OutputLog:
+class AttemptLog:
     """One stream of an attempt, through all its processes. The file is made with its first byte."""
 
     def __init__(
-        self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int, order: LogOrder
+        self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int, order: LogTimeline
     ) -> None:
         self.shared: Callable[[str, int], None] | None = None  # told where in a shared file this one begins
         self._order = order
@@ -155,7 +155,7 @@ SLOT = "@"  # between the step and the number of the slot, in file names
 ITEM_BYTES = 1024 * 1024  # that are kept of one stream of one attempt
 
 
-class Begun(msgspec.Struct, frozen=True, array_like=True):
+class LogIndexEntry(msgspec.Struct, frozen=True, array_like=True):
     """Where the output of an attempt begins."""
 
     file: str
@@ -165,10 +165,10 @@ class Begun(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
 
 
-_decode = msgspec.json.Decoder(Begun).decode
+_decode = msgspec.json.Decoder(LogIndexEntry).decode
 
 
-class Pool:
+class ItemLogs:
     """The slots of one life of a run."""
 
     def __init__(self, open_log: Callable[[str], int]) -> None:
@@ -191,7 +191,7 @@ class Pool:
     def note(self, file: str, offset: int, unit: Unit, attempt: int) -> None:
         """An attempt begins to write into a file."""
         step, item = unit
-        line = msgspec.json.encode(Begun(file, offset, step, item or "", attempt)) + b"\n"
+        line = msgspec.json.encode(LogIndexEntry(file, offset, step, item or "", attempt)) + b"\n"
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._fd = self._open_log(INDEX)
@@ -203,7 +203,7 @@ class Pool:
             self._fd = -1
 
 
-def begun(directory: str) -> Iterator[Begun]:
+def begun(directory: str) -> Iterator[LogIndexEntry]:
     """The index of a run's logs, as far as it can be read."""
     with contextlib.suppress(OSError), durable.open_to_read(os.path.join(directory, INDEX)) as file:
         for line in file:

@@ -16,7 +16,7 @@ from rerail import processes
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Leftovers:
+class OrphanReaper:
     """Processes of ended steps that live on as children of this process."""
 
     def __init__(self, mark: str) -> None:

@@ -11,14 +11,14 @@ import msgspec
 
 from rerail.core.values import MAX_BYTES, clean, parse_captured
 from rerail.executors import channels
-from rerail.executors.logs import OutputLog
+from rerail.executors.logs import AttemptLog
 from rerail.ports import Attempt, Outcome
 
 # What a machine may have again in a moment: memory, processes, descriptors.
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How the last process of an attempt ended."""
 
     code: int
@@ -29,7 +29,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, Any] = {}  # of a function, whose checks the processes were
 
 
-def of_process(attempt: Attempt, ending: Ending, logs: tuple[OutputLog, OutputLog]) -> Outcome:
+def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, AttemptLog]) -> Outcome:
     """The outcome of an attempt whose processes have all ended."""
     handed = channels.collect(attempt.channel)
     code = ending.code
@@ -63,12 +63,12 @@ def of_process(attempt: Attempt, ending: Ending, logs: tuple[OutputLog, OutputLo
     return Outcome(status="failed", type="Killed" if code < 0 else "ExitCode", message=how, **common)
 
 
-def _incomplete(logs: tuple[OutputLog, OutputLog]) -> tuple[str, ...]:
+def _incomplete(logs: tuple[AttemptLog, AttemptLog]) -> tuple[str, ...]:
     lost = logs[0].lost or logs[1].lost
     return (f"its log is not complete: {lost}",) if lost else ()
 
 
-def _completed(attempt: Attempt, handed: channels.Handed, out: OutputLog, common: dict[str, Any]) -> Outcome:
+def _completed(attempt: Attempt, handed: channels.ChannelContent, out: AttemptLog, common: dict[str, Any]) -> Outcome:
     wrong, outputs = handed.wrong, dict(handed.outputs)
     for name, form in attempt.capture.items():
         try:
@@ -83,7 +83,7 @@ def _completed(attempt: Attempt, handed: channels.Handed, out: OutputLog, common
 
 
 def could_not_start(
-    attempt: Attempt, error: Exception, duration: float, logs: tuple[OutputLog, OutputLog] | None = None
+    attempt: Attempt, error: Exception, duration: float, logs: tuple[AttemptLog, AttemptLog] | None = None
 ) -> Outcome:
     """A process that never ran. Whether it is worth repeating depends on why.
 

@@ -24,7 +24,7 @@ class _Call(msgspec.Struct, kw_only=True):
     deadline: float | None
 
 
-class Calls:
+class FunctionThreads:
     """The functions that run in threads. A thread cannot be ended: one that is given up has no result that counts.
 
     Handing over from thread to thread costs more than most tiny functions. So one thread serves all that wait, until it

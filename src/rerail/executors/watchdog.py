@@ -81,10 +81,10 @@ class _Table:
         return os.fsdecode(self._memory[_PATH * 8 : _PATH * 8 + self._words[_NOTES]])
 
     @property
-    def known(self) -> processes.Known:
+    def known(self) -> processes.KillScope:
         sessions = frozenset(self._words[_SESSIONS : max(self._words[_HIGHEST], _SESSIONS)]) - {0}
         pipe = self._words[_PIPE]
-        return processes.Known(sessions, frozenset([pipe] if pipe else ()))
+        return processes.KillScope(sessions, frozenset([pipe] if pipe else ()))
 
     def close(self) -> None:
         self._words.release()
@@ -229,7 +229,7 @@ class Watchdogs:
                 if os.path.isdir(self._table.notes):
                     now = time.monotonic()  # whatever clock was set
                     channels.note_death(self._table.notes, since + now - began, now - self._began)
-                processes.end_marked(self._mark, self._table.known, pauses=_AGAIN)
+                processes.kill_tagged(self._mark, self._table.known, pauses=_AGAIN)
         finally:
             os._exit(0)
 

@@ -20,7 +20,7 @@ USER_FILE_MODE = 0o666  # less the umask: what a step writes belongs to the user
 
 MOST_BYTES = 100_000  # of one argument or variable; Linux allows 128 KiB
 
-_CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
+_CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_child.py")
 
 
 class Shell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rerail.core.model import Action, Approve, Capture, Inner, Loop, Map, Python, Retry, Run, Source, Write
+from rerail.core.model import Action, Approve, Capture, Loop, Map, Python, Retry, Run, Source, Subpipeline, Write
 from rerail.loaders.budgets import read_conditions
 from rerail.loaders.composites import CONTROLLERS, refuse_options
 from rerail.loaders.fields import Fields, Problems, describe
@@ -88,7 +88,7 @@ def _controller(fields: Fields, kind: str, problems: Problems) -> Action:
         case "loop":
             return Loop(steps=(), max_iterations=1)
         case _:
-            return Inner(path=_text(fields, "pipeline", problems), steps=())
+            return Subpipeline(path=_text(fields, "pipeline", problems), steps=())
 
 
 def _text(fields: Fields, key: str, problems: Problems) -> str:

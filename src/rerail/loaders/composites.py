@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from rerail.core.expressions import jsonpath, placeholders
-from rerail.core.expressions.language import Known
-from rerail.core.model import Inner, Loop, Map, Source, Step
+from rerail.core.expressions.language import VisibleNames
+from rerail.core.model import Loop, Map, Source, Step, Subpipeline
 from rerail.loaders.budgets import read_budget
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
@@ -39,7 +39,7 @@ def _refuse_steps(inner: Fields, kind: str) -> None:
         inner.problems.add(inner.get("steps") or inner.node, f"`steps` stands beside `{kind}`, not in it")
 
 
-def read_map(fields: Fields, problems: Problems, known: Known, directory: str) -> Map:
+def read_map(fields: Fields, problems: Problems, known: VisibleNames, directory: str) -> Map:
     """What a map fans out over and how; its steps are read elsewhere."""
     inner = Fields(fields.get("map") or fields.node, problems, f"`map` of {fields.what}")
     _refuse_steps(inner, "map")
@@ -85,13 +85,13 @@ def _shared_commits(steps: Iterable[Step], own_directory: re.Pattern[str]) -> It
         if step.commit_required and not own_directory.search(step.cwd):
             yield step
         yield from _shared_commits(step.on_failure, own_directory)
-        if isinstance(step.action, Inner):  # what its params stand for may be another directory for each item
+        if isinstance(step.action, Subpipeline):  # what its params stand for may be another directory for each item
             yield from _shared_commits((*step.body, *step.action.finally_), re.compile(r"\$\{\{"))
         else:
             yield from _shared_commits(step.body, own_directory)
 
 
-def _with_item(known: Known) -> Known:
+def _with_item(known: VisibleNames) -> VisibleNames:
     return msgspec.structs.replace(known, item=True)
 
 
@@ -187,7 +187,7 @@ def read_loop(fields: Fields, problems: Problems) -> Loop:
     )
 
 
-def loop_conditions(fields: Fields, problems: Problems, known: Known) -> tuple[str, str]:
+def loop_conditions(fields: Fields, problems: Problems, known: VisibleNames) -> tuple[str, str]:
     """`until` and `while`: they may ask for the results of every step inside."""
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
     expressions = Expressions(problems, known)

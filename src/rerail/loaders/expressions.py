@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rerail.core.expressions import language, placeholders
-from rerail.core.expressions.language import Known
+from rerail.core.expressions.language import VisibleNames
 from rerail.core.expressions.render import ITEM
 from rerail.core.shell import lexer
 from rerail.loaders.document import Node
@@ -20,7 +20,7 @@ MAX_WORK = 120_000
 class Expressions:
     """The expressions of one step; `found` says whether there are any."""
 
-    def __init__(self, problems: Problems, known: Known) -> None:
+    def __init__(self, problems: Problems, known: VisibleNames) -> None:
         self._problems = problems
         self._known = known
         self.found = False
@@ -43,7 +43,7 @@ class Expressions:
         pieces = placeholders.split(node.value)
         try:
             lexer.slots([literal for literal, _, _ in pieces])
-        except lexer.Misplaced as error:
+        except lexer.NotAllowedHere as error:
             self._problems.add_at(*node.place(pieces[error.index][2]), f"{error}")
 
     def text(self, node: Node | None) -> bool:
@@ -52,7 +52,7 @@ class Expressions:
             return False
         try:
             pieces = placeholders.split(node.value)
-        except placeholders.Unclosed as error:
+        except placeholders.UnclosedPlaceholder as error:
             self._problems.add_at(*node.place(error.offset), str(error))
             return False
         self.found = True

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.expressions.language import Known
+from rerail.core.expressions.language import VisibleNames
 from rerail.core.graph import Ancestors, find_cycle
-from rerail.core.model import Action, Artifact, Inner, Map, Step
+from rerail.core.model import Action, Artifact, Map, Step, Subpipeline
 from rerail.loaders.actions import (
     KINDS,
     MOST_CHECKS,
@@ -51,7 +51,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     single: bool = False  # its only step stands for the whole
     depth: int = 0
     directory: str = ""  # of the file it stands in, from that of the pipeline
-    include: Callable[[Fields, Around], Inner] | None = None  # reads another pipeline file
+    include: Callable[[Fields, Around], Subpipeline] | None = None  # reads another pipeline file
 
 
 class _Known(Collection[str]):
@@ -104,7 +104,7 @@ class StepReader:
             for child in node.value.values()
         ]
         self._shared_needs_steps = any("steps" in text and "${{" in text for text in texts)
-        once = Expressions(problems, Known(params=params, steps=(), all_steps=()))
+        once = Expressions(problems, VisibleNames(params=params, steps=(), all_steps=()))
         if not self._shared_needs_steps:
             for node in self._shared:
                 once.everything(node)
@@ -128,14 +128,14 @@ class StepReader:
         ancestors = Ancestors({step.id: step.needs for step in steps})
         return tuple(self._checked(step, self._known(ancestors.of(step.id), names)) for step in steps)
 
-    def _known(self, before: Collection[str], names: Collection[str]) -> Known:
+    def _known(self, before: Collection[str], names: Collection[str]) -> VisibleNames:
         around = self._around
         steps: Collection[str] = before
         every: Collection[str] = names
         if around.prefix:
             steps = _Known(around.prefix, before, around.names, names)
             every = _Known(around.prefix, names, around.all_names, names)
-        return Known(params=self._params, steps=steps, all_steps=every, item=around.item, loop=around.loop)
+        return VisibleNames(params=self._params, steps=steps, all_steps=every, item=around.item, loop=around.loop)
 
     def hooks(self, node: Node | None, prefix: str, names: set[str]) -> tuple[Step, ...]:
         """Steps that run after others, in order; they may read the results of any step."""
@@ -244,7 +244,7 @@ class StepReader:
             self._problems.add(place, f"the steps need each other in a circle: {_chain(cycle)}")
         return not cycle
 
-    def _checked(self, step: Step, known: Known) -> Step:
+    def _checked(self, step: Step, known: VisibleNames) -> Step:
         """The step with its expressions checked against what can exist where they stand."""
         fields = self._sources[step.id]
         expressions = Expressions(self._problems, known)
@@ -260,7 +260,7 @@ class StepReader:
             return msgspec.structs.replace(step, when=when, dynamic=True, action=self._with_body(step, fields, known))
         return msgspec.structs.replace(step, when=when, dynamic=expressions.found)
 
-    def _with_body(self, step: Step, fields: Fields, known: Known) -> Action:
+    def _with_body(self, step: Step, fields: Fields, known: VisibleNames) -> Action:
         """What a step has run, now that it is known what comes before it."""
         around, action = self._around, step.action
         inner = Around(
@@ -276,7 +276,7 @@ class StepReader:
         if inner.depth > MOST_DEPTH:
             self._problems.add(fields.node, f"{fields.what} is inside {MOST_DEPTH} others already")
             return action
-        if isinstance(action, Inner):
+        if isinstance(action, Subpipeline):
             assert around.include is not None
             return around.include(fields, inner)
         node = fields.get("steps")

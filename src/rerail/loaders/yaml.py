@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.model import CheckpointPolicy, Inner, Param, Pipeline, Step
+from rerail.core.model import CheckpointPolicy, Param, Pipeline, Step, Subpipeline
 from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import PipelineInvalid
 from rerail.loaders import bundle
@@ -90,12 +90,12 @@ class Includes:
         self._chain = chain  # the files we are in
         self.secrets: list[str] = []
 
-    def read(self, fields: Fields, around: Around) -> Inner:
+    def read(self, fields: Fields, around: Around) -> Subpipeline:
         """The pipeline that a step names."""
         named = fields.text("pipeline")
         node = fields.get("pipeline") or fields.node
         path = os.path.normpath(os.path.join(around.directory, named))
-        nothing = Inner(path=path, steps=())
+        nothing = Subpipeline(path=path, steps=())
         if not named or "\0" in named or "${{" in named:
             self._problems.add(node, f"`pipeline` of {fields.what} must be the path of a file, without expressions")
             return nothing
@@ -117,7 +117,7 @@ class Includes:
         place = Around(prefix=around.prefix, depth=around.depth, directory=directory, include=deeper.read)
         pipeline = _pipeline(root, problems, path, deeper, place)
         self.secrets += pipeline.secrets
-        return Inner(
+        return Subpipeline(
             path=path,
             steps=tuple(with_env(step, pipeline.env) for step in pipeline.steps),
             arguments=self._arguments(fields, pipeline),

@@ -22,7 +22,7 @@ from rerail.errors import RerailError, RunBusy, StateUnwritable
 from rerail.ports import Store
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one run claims. If it has let go, those with a higher number than `until` came after that."""
 
     run_id: str
@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: int | None = None
 
 
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = msgspec.json.Decoder(ClaimRecord).decode
 
 
 class Claims:
@@ -40,7 +40,7 @@ class Claims:
     def __init__(self, store: Store, run_dir: str) -> None:
         self._store = store
         self._directory = os.path.join(os.path.dirname(os.path.dirname(run_dir)), "claims")
-        self._mine: Entry | None = None
+        self._mine: ClaimRecord | None = None
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -72,7 +72,7 @@ class Claims:
     def put(self, run_id: str, claims: Sequence[Claim]) -> None:
         """Claim paths for a run that this process owns; drop what no live run can have overlapped. Under `alone`."""
         others = self._others(run_id)
-        self._mine = Entry(run_id=run_id, number=_newest(others) + 1, claims=list(claims))
+        self._mine = ClaimRecord(run_id=run_id, number=_newest(others) + 1, claims=list(claims))
         try:
             durable.remove_temporaries(self._directory)  # of processes that were killed
             self._write(self._mine)
@@ -128,7 +128,7 @@ class Claims:
         units = [unit for (path, _), unit in state.units.items() if path == step or path.startswith(step + "/")]
         return any(unit.status == "running" or (unit.finished_at and unit.finished_at >= since) for unit in units)
 
-    def _others(self, run_id: str) -> list[Entry]:
+    def _others(self, run_id: str) -> list[ClaimRecord]:
         found = []
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self._directory)):
@@ -137,7 +137,7 @@ class Claims:
                         found.append(_decode(durable.read_file(os.path.join(self._directory, name))))
         return found
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: ClaimRecord) -> None:
         durable.replace_cache(self._path(entry.run_id), msgspec.json.encode(entry))
 
     def _remove(self, run_id: str) -> None:
@@ -152,7 +152,7 @@ class Claims:
         return os.path.join(self._directory, f"{run_id}.json")
 
 
-def _newest(entries: Sequence[Entry]) -> int:
+def _newest(entries: Sequence[ClaimRecord]) -> int:
     return max((one.number if one.until is None else one.until for one in entries), default=0)
 
 

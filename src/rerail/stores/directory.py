@@ -32,13 +32,13 @@ from rerail.errors import (
     StateUnreadable,
     StateUnwritable,
 )
-from rerail.ports import Ownership, Recording
+from rerail.ports import LoadedRun, Ownership
 from rerail.stores import housekeeping, segments, snapshots
 from rerail.stores.housekeeping import let_go
-from rerail.stores.segments import Chain, Covered
+from rerail.stores.segments import Chain, Coverage
 
 if TYPE_CHECKING:
-    from rerail.stores.writer import DirectoryRun
+    from rerail.stores.writer import DirectoryRunWriter
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_LABEL = 65536  # bytes of the lock file that say whose it is
@@ -71,7 +71,7 @@ class DirectoryStore:
         self._is_tidy = False  # of what died deleting runs: not looked for once more with each of thousands
         self._shown: dict[str, segments.SegmentEnd] = {}  # run → as far as what readers were shown is on the disk
 
-    def create(self, header: RunHeader, pipeline: bytes) -> DirectoryRun:
+    def create(self, header: RunHeader, pipeline: bytes) -> DirectoryRunWriter:
         path = self.path(header.run_id)
         try:
             return self._create(header, pipeline, path)
@@ -83,8 +83,8 @@ class DirectoryStore:
                 hint="rerail run, once it can be written",
             ) from error
 
-    def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRun:
-        from rerail.stores.writer import DirectoryRun
+    def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRunWriter:
+        from rerail.stores.writer import DirectoryRunWriter
 
         self._prepare()
         if os.path.lexists(path):
@@ -108,8 +108,8 @@ class DirectoryStore:
             with contextlib.suppress(OSError):
                 durable.remove_tree(building)
             raise
-        recording = Recording(header=header, state=RunState())
-        return DirectoryRun(path, lock, recording, Chain(lines=[], end=None, newest=0, notices=[]))
+        recording = LoadedRun(header=header, state=RunState())
+        return DirectoryRunWriter(path, lock, recording, Chain(lines=[], end=None, newest=0, notices=[]))
 
     def _anchor(self, run: str = "") -> None:
         """Make the way to the runs durable: whoever created it may have died before doing so."""
@@ -130,8 +130,8 @@ class DirectoryStore:
                 durable.write_new(ignore, b"*\n")
         housekeeping.tidy(self.root, self._runs)
 
-    def own(self, run_id: str) -> DirectoryRun:
-        from rerail.stores.writer import DirectoryRun
+    def own(self, run_id: str) -> DirectoryRunWriter:
+        from rerail.stores.writer import DirectoryRunWriter
 
         path = self._existing(run_id)
         lock = self._locked(run_id, path)
@@ -139,7 +139,7 @@ class DirectoryStore:
             lock.label(_label())  # first of all: whoever is turned away is told by whom
             housekeeping.refuse_links(path)
             found = self._load(run_id)
-            run = DirectoryRun(path, lock, found.recording, found.chain, found.snapshot_seq)
+            run = DirectoryRunWriter(path, lock, found.recording, found.chain, found.snapshot_seq)
             self._anchor(path)
             run.settle_past(found.bad_files)
         except OSError as error:
@@ -169,10 +169,10 @@ class DirectoryStore:
                     hint=f"rerail resume {run_id}, once it can be written",
                 ) from error
 
-    def read(self, run_id: str) -> Recording:
+    def read(self, run_id: str) -> LoadedRun:
         self._existing(run_id)
 
-        def read() -> Recording:
+        def read() -> LoadedRun:
             found = self._load(run_id)
             warning = self._make_durable(run_id, found.chain, at_rest=found.recording.state.status != "running")
             if warning:
@@ -196,7 +196,7 @@ class DirectoryStore:
         path = self._existing(run_id)
         found = self._beside_an_owner(run_id, lambda: self._load(run_id))  # proves the bytes that are searched
         self._make_durable(run_id, found.chain)
-        return segments.find(path, run_id, segments.Extent(found.chain.lengths), tags, step)
+        return segments.find(path, run_id, segments.SearchRange(found.chain.lengths), tags, step)
 
     def _make_durable(self, run_id: str, chain: Chain, *, at_rest: bool = False) -> str:
         """Force to the disk what a reader is about to show; why that cannot be done, or ''.
@@ -236,7 +236,7 @@ class DirectoryStore:
                 if not self.ownership(run_id).alive:
                     raise
             else:
-                if not (isinstance(found, Recording) and found.notices and self.ownership(run_id).alive):
+                if not (isinstance(found, LoadedRun) and found.notices and self.ownership(run_id).alive):
                     return found
             time.sleep(0.002)
         return read()
@@ -349,10 +349,10 @@ class DirectoryStore:
         if chain.uneven and state.status == "running":
             notices.append(chain.uneven)
         seq = checkpoint.seq if checkpoint is not None and chain.covered else 0
-        recording = Recording(header=header, state=state, notices=tuple(notices), is_cached=seq == state.seq)
+        recording = LoadedRun(header=header, state=state, notices=tuple(notices), is_cached=seq == state.seq)
         return _Found(recording=recording, chain=chain, snapshot_seq=seq, bad_files=tuple(bad))
 
-    def _known_from_history(self, path: str) -> tuple[Checkpoint | None, Covered | None]:
+    def _known_from_history(self, path: str) -> tuple[Checkpoint | None, Coverage | None]:
         """The newest older checkpoint that is whole, where the present one is lost: the journal must reach that far."""
         with contextlib.suppress(OSError):
             for entry in sorted(os.listdir(os.path.join(path, "history")), reverse=True):
@@ -422,7 +422,7 @@ class _Versioned(msgspec.Struct):
 
 
 class _Found(msgspec.Struct, kw_only=True):
-    recording: Recording
+    recording: LoadedRun
     chain: Chain
     snapshot_seq: int  # the record the present checkpoint.json stands for
     bad_files: tuple[str, ...]

@@ -9,7 +9,7 @@ import secrets
 import msgspec
 
 from rerail import durable
-from rerail.core.events import StepJudged
+from rerail.core.events import ApprovalGiven
 from rerail.errors import StateUnwritable
 from rerail.stores.housekeeping import refuse_links
 
@@ -18,7 +18,7 @@ _ENDING = ".json"
 MOST_BYTES = 100_000
 
 
-def put(run_dir: str, said: StepJudged) -> None:
+def put(run_dir: str, said: ApprovalGiven) -> None:
     """Leave a letter; durable on return."""
     place = os.path.join(run_dir, INBOX)
     refuse_links(run_dir)
@@ -36,7 +36,7 @@ class Inbox:
         self._place = os.path.join(run_dir, INBOX) if run_dir else ""
         self._taken: list[str] = []
 
-    def take(self) -> list[StepJudged]:
+    def take(self) -> list[ApprovalGiven]:
         """Letters that have arrived since the last time. They stay until what they say is durable."""
         try:
             names = os.listdir(self._place) if self._place else []
@@ -55,7 +55,7 @@ class Inbox:
                 durable.remove_file(path)
         self._taken = []
 
-    def _read(self, path: str) -> list[StepJudged]:
+    def _read(self, path: str) -> list[ApprovalGiven]:
         try:
             with durable.open_to_read(path) as file:
                 data = file.read(MOST_BYTES)
@@ -63,6 +63,6 @@ class Inbox:
             return []  # it may be readable later
         self._taken.append(path)
         try:
-            return [msgspec.json.decode(data, type=StepJudged)]
+            return [msgspec.json.decode(data, type=ApprovalGiven)]
         except msgspec.DecodeError:
             return []  # nobody's letter: they appear whole, or not at all

@@ -88,19 +88,19 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0  # how many lines of the segment precede it
 
 
-class Bad(msgspec.Struct, frozen=True, kw_only=True):
+class JournalFault(msgspec.Struct, frozen=True, kw_only=True):
     """Why reading stopped before the end of the bytes."""
 
     at: Position
     why: str
 
 
-class Lines(msgspec.Struct, kw_only=True):
+class VerifiedLines(msgspec.Struct, kw_only=True):
     """Verified raw lines of a segment, where they end, and what was wrong there if anything was."""
 
     lines: list[tuple[int, bytes]]  # seq, raw line
     end: Position
-    bad: Bad | None = None
+    bad: JournalFault | None = None
 
 
 def written(data: bytes, start: int = 0) -> int:
@@ -115,7 +115,7 @@ def written(data: bytes, start: int = 0) -> int:
     return start
 
 
-def verify(data: bytes, start: Position) -> Lines:
+def verify(data: bytes, start: Position) -> VerifiedLines:
     """Walk the chain from `start` as far as it holds."""
     lines: list[tuple[int, bytes]] = []
     here = start
@@ -123,14 +123,14 @@ def verify(data: bytes, start: Position) -> Lines:
     while here.offset < size - 1:
         stop = data.find(b"\n", here.offset)
         if stop < 0:  # not even the newline that ends a line
-            return Lines(lines=lines, end=here, bad=Bad(at=here, why="the last line has no end"))
+            return VerifiedLines(lines=lines, end=here, bad=JournalFault(at=here, why="the last line has no end"))
         line = data[here.offset : stop]
         why = _fault(line, here)
         if why:
-            return Lines(lines=lines, end=here, bad=Bad(at=here, why=why))
+            return VerifiedLines(lines=lines, end=here, bad=JournalFault(at=here, why=why))
         here = Position(offset=stop + 1, seq=here.seq + 1, sum=sum_of(line), line=here.line + 1)
         lines.append((here.seq, line))
-    return Lines(lines=lines, end=here)
+    return VerifiedLines(lines=lines, end=here)
 
 
 def _fault(line: bytes, here: Position) -> str:

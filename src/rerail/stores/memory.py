@@ -13,7 +13,7 @@ from rerail.core.events import Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import fold
 from rerail.errors import RunBusy, RunExists, RunNotFound, StateDamaged, StateUnwritable
-from rerail.ports import Ownership, Recording
+from rerail.ports import LoadedRun, Ownership
 
 
 class _Kept:
@@ -22,7 +22,7 @@ class _Kept:
         self.pipelines = [pipeline]
         self.events: list[Event] = []
         self.owner: Owner | None = None
-        self.log: MemoryRun | None = None
+        self.log: MemoryRunWriter | None = None
         self.checkpoint: Checkpoint | None = None
 
 
@@ -31,17 +31,17 @@ def found(events: Sequence[Event], tags: Collection[str], step: str) -> Iterator
     return (event for event in events if event.__struct_config__.tag in tags and getattr(event, "step", "") == step)
 
 
-class MemoryRun:
+class MemoryRunWriter:
     """A run in memory, owned."""
 
     def __init__(self, kept: _Kept) -> None:
         self._kept = kept
-        self._recording = Recording(header=kept.header, state=fold(enumerate(kept.events, 1)))
+        self._recording = LoadedRun(header=kept.header, state=fold(enumerate(kept.events, 1)))
         kept.owner = processes.identity(datetime.now(UTC))
         kept.log = self
 
     @property
-    def recording(self) -> Recording:
+    def recording(self) -> LoadedRun:
         return self._recording
 
     @property
@@ -95,21 +95,21 @@ class MemoryStore:
     def __init__(self) -> None:
         self._runs: dict[str, _Kept] = {}
 
-    def create(self, header: RunHeader, pipeline: bytes) -> MemoryRun:
+    def create(self, header: RunHeader, pipeline: bytes) -> MemoryRunWriter:
         if header.run_id in self._runs:
             raise RunExists(header.run_id)
         kept = self._runs[header.run_id] = _Kept(header, pipeline)
-        return MemoryRun(kept)
+        return MemoryRunWriter(kept)
 
-    def own(self, run_id: str) -> MemoryRun:
+    def own(self, run_id: str) -> MemoryRunWriter:
         kept = self._find(run_id)
         if kept.log is not None:
             raise RunBusy(f"run {run_id} is owned by this process already", hint=f"rerail show {run_id}")
-        return MemoryRun(kept)
+        return MemoryRunWriter(kept)
 
-    def read(self, run_id: str) -> Recording:
+    def read(self, run_id: str) -> LoadedRun:
         kept = self._find(run_id)
-        return Recording(header=kept.header, state=fold(enumerate(kept.events, 1)))
+        return LoadedRun(header=kept.header, state=fold(enumerate(kept.events, 1)))
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
         return list(enumerate(self._find(run_id).events, 1))

@@ -24,7 +24,7 @@ from rerail.core.state import RunState, apply, fold
 from rerail.errors import FormatTooNew, IllegalEvent, RunBusy, StateDamaged
 from rerail.stores import journal, segments, snapshots
 from rerail.stores.directory import HEADER, DirectoryStore
-from rerail.stores.segments import Covered, Opening, SegmentEnd
+from rerail.stores.segments import Coverage, Opening, SegmentEnd
 from rerail.version import VERSION
 
 _STEP = re.compile(rb'"event":"step-\w+".*?"step":"([^"\\]+)"')
@@ -88,7 +88,7 @@ def _repair(path: str, run_id: str, reason: str) -> Repair:
     durable.write_new(os.path.join(path, segments.file_name(number)), head + body)
     durable.sync_dir(path)
     durable.make_dir(os.path.join(path, evidence))
-    covered = Covered(
+    covered = Coverage(
         segment=number,
         seq=state.seq + 1,
         sum=last_sum,
@@ -186,7 +186,7 @@ def _decodable(lines: list[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:
         yield from journal.decode_all(lines)
 
 
-def _snapshots(path: str, run_id: str) -> list[tuple[str, Checkpoint, Covered]]:
+def _snapshots(path: str, run_id: str) -> list[tuple[str, Checkpoint, Coverage]]:
     names = [snapshots.FILE_NAME]
     with contextlib.suppress(OSError):
         names += [os.path.join("history", entry) for entry in sorted(os.listdir(os.path.join(path, "history")))]

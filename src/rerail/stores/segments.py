@@ -51,7 +51,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     base: Checkpoint | None = None
 
 
-class Covered(msgspec.Struct, frozen=True, kw_only=True):
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the journal a snapshot stands for: segments with their digests, and where it ends."""
 
     segment: int
@@ -97,7 +97,7 @@ def numbers(directory: str) -> list[int]:
     return sorted(int(match[1]) for entry in entries if (match := _NAME.fullmatch(entry)))
 
 
-def load(directory: str, run_id: str, covered: Covered | None) -> Chain:
+def load(directory: str, run_id: str, covered: Coverage | None) -> Chain:
     """Read and verify a journal; raises JournalDamaged, FormatTooNew, StateUnreadable."""
     found = [_read(directory, run_id, number) for number in numbers(directory)]
     newest = found[-1].number if found else 0
@@ -171,7 +171,7 @@ def evidence(directory: str) -> list[tuple[int, str]]:
 
 
 def salvage(
-    directory: str, run_id: str, covered: Covered | None = None
+    directory: str, run_id: str, covered: Coverage | None = None
 ) -> tuple[list[tuple[int, bytes]], Opening | None]:
     """The records before the first damage, and the opening they rest on; with `covered` those that follow a snapshot.
 
@@ -220,7 +220,7 @@ def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
     return found
 
 
-def _continues(lines: list[tuple[int, bytes]], after: SegmentEnd, root: Opening | None, covered: Covered | None) -> bool:
+def _continues(lines: list[tuple[int, bytes]], after: SegmentEnd, root: Opening | None, covered: Coverage | None) -> bool:
     """Whether a segment goes on from a place that is proved."""
     if covered is not None and (after.seq, after.sum) == (covered.seq, covered.sum):
         return True
@@ -300,7 +300,7 @@ def _linked(found: Sequence[_Segment], run_id: str, durable_to: int, notices: li
     return chain
 
 
-def _agrees(chain: list[_Segment], covered: Covered) -> bool:
+def _agrees(chain: list[_Segment], covered: Coverage) -> bool:
     """Whether the bytes the snapshot stands for are the very bytes there are: one pass, nothing decoded."""
     known = {segment.number for segment in chain}
     if covered.segment not in known:
@@ -317,7 +317,7 @@ def _agrees(chain: list[_Segment], covered: Covered) -> bool:
     return True
 
 
-def _from_snapshot(chain: list[_Segment], run_id: str, covered: Covered, newest: int, notices: list[str]) -> Chain:
+def _from_snapshot(chain: list[_Segment], run_id: str, covered: Coverage, newest: int, notices: list[str]) -> Chain:
     start = Position(offset=covered.offset, seq=covered.seq, sum=covered.sum)
     rest = [segment for segment in chain if segment.number >= covered.segment]
     result = _walk(rest, start, run_id, covered, newest, notices)
@@ -328,7 +328,7 @@ def _from_snapshot(chain: list[_Segment], run_id: str, covered: Covered, newest:
     return result
 
 
-def _from_start(chain: list[_Segment], run_id: str, covered: Covered | None, newest: int, notices: list[str]) -> Chain:
+def _from_start(chain: list[_Segment], run_id: str, covered: Coverage | None, newest: int, notices: list[str]) -> Chain:
     opening = chain[0].opening
     assert opening is not None  # _linked keeps only segments that open
     if opening.after is not None:
@@ -344,14 +344,14 @@ def _walk(
     chain: list[_Segment],
     start: Position,
     run_id: str,
-    covered: Covered | None,
+    covered: Coverage | None,
     newest: int,
     notices: list[str],
 ) -> Chain:
     lines: list[tuple[int, bytes]] = []
     digests: dict[int, str] = {}
     here = start
-    got = journal.Lines(lines=[], end=start)
+    got = journal.VerifiedLines(lines=[], end=start)
     for segment in chain:
         data = segment.data if segment.sealed < 0 else segment.data[: segment.sealed]
         if segment is not chain[0] or start.offset == 0:
@@ -390,7 +390,7 @@ def _after_opening(data: bytes, before: Position) -> Position:
 
 
 def _judge(
-    segment: _Segment, data: bytes, bad: journal.Bad, run_id: str, covered: Covered | None, notices: list[str]
+    segment: _Segment, data: bytes, bad: journal.JournalFault, run_id: str, covered: Coverage | None, notices: list[str]
 ) -> None:
     """Torn or damaged? Damaged if it was ever known to be on the disk."""
     where, at = file_name(segment.number), bad.at
@@ -414,14 +414,14 @@ def _damaged(run_id: str, where: str, offset: int, why: str) -> JournalDamaged:
     return JournalDamaged(where, offset, why, hint=f"rerail repair {run_id}")
 
 
-class Extent(msgspec.Struct, frozen=True):
+class SearchRange(msgspec.Struct, frozen=True):
     """The bytes to be searched: so many of each segment, which somebody has proved, from a position on."""
 
     lengths: Mapping[int, int]
     since: tuple[int, int] = (0, 0)
 
 
-def find(directory: str, run_id: str, extent: Extent, tags: Collection[str], step: str) -> Iterator[Event]:
+def find(directory: str, run_id: str, extent: SearchRange, tags: Collection[str], step: str) -> Iterator[Event]:
     """The records of these kinds about a step."""
     pattern = journal.wanted(tags, step)
     first, offset = extent.since

@@ -14,7 +14,7 @@ import msgspec
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import FORMAT
 from rerail.errors import FormatTooNew
-from rerail.stores.segments import Covered
+from rerail.stores.segments import Coverage
 
 FILE_NAME = "checkpoint.json"
 
@@ -23,14 +23,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Saved(Checkpoint, kw_only=True):
-    journal: Covered
+    journal: Coverage
 
 
 class _Versioned(msgspec.Struct, kw_only=True):
     version: int
 
 
-def encode(checkpoint: Checkpoint, covered: Covered) -> bytes:
+def encode(checkpoint: Checkpoint, covered: Coverage) -> bytes:
     """The bytes of checkpoint.json."""
     compact = b'%b,"journal":%b}' % (_encode(checkpoint)[:-1], _encode(covered))
     content = msgspec.json.format(compact, indent=2)
@@ -38,7 +38,7 @@ def encode(checkpoint: Checkpoint, covered: Covered) -> bytes:
     return b'%b,\n  "integrity_hash": "%b"\n}\n' % (content[:-2], digest.encode())
 
 
-def decode(data: bytes) -> tuple[Checkpoint, Covered]:
+def decode(data: bytes) -> tuple[Checkpoint, Coverage]:
     """What checkpoint.json says; ValueError with the reason if it cannot be trusted."""
     match = _HASH.search(data, max(len(data) - 200, 0))
     if match is None or match.end() != len(data):

@@ -21,10 +21,10 @@ from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import FORMAT, Event
 from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
-from rerail.ports import Recording
+from rerail.ports import LoadedRun
 from rerail.stores import journal, segments, snapshots
 from rerail.stores.housekeeping import let_go
-from rerail.stores.segments import Chain, Covered, Opening, SegmentEnd
+from rerail.stores.segments import Chain, Coverage, Opening, SegmentEnd
 from rerail.version import VERSION
 
 RESERVE_BYTES = 128 * 1024
@@ -33,10 +33,10 @@ PLACE_CHECK_SECONDS = 0.001  # a burst of tiny steps does not ask each time whet
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class DirectoryRun:
+class DirectoryRunWriter:
     """The one writer of a run directory, for as long as it holds the lock."""
 
-    def __init__(self, path: str, lock: durable.Lock, recording: Recording, chain: Chain, snapshot_seq: int = 0) -> None:
+    def __init__(self, path: str, lock: durable.Lock, recording: LoadedRun, chain: Chain, snapshot_seq: int = 0) -> None:
         self.path = path
         self._recording = recording
         self._lock = lock
@@ -64,7 +64,7 @@ class DirectoryRun:
             durable.reserve_space(self._reserve, RESERVE_BYTES)
 
     @property
-    def recording(self) -> Recording:
+    def recording(self) -> LoadedRun:
         return self._recording
 
     @property
@@ -228,7 +228,7 @@ class DirectoryRun:
             return  # only what is durable may be cached
         digests = {str(number): digest for number, digest in self._digests.items()}
         if self._file is not None:
-            covered = Covered(
+            covered = Coverage(
                 segment=self._segment,
                 seq=self._seq,
                 sum=self._sum,
@@ -237,7 +237,7 @@ class DirectoryRun:
             )
         elif self._inherited is not None and self._seq == self._inherited.seq:  # nothing was added to what was taken over
             end = self._inherited
-            covered = Covered(segment=end.segment, seq=end.seq, sum=end.sum, offset=end.length, sha256=digests)
+            covered = Coverage(segment=end.segment, seq=end.seq, sum=end.sum, offset=end.length, sha256=digests)
             self._put_aside()
         else:
             return
@@ -275,7 +275,7 @@ class DirectoryRun:
 
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
         lengths = self._lengths | ({self._segment: self._acked_length} if self._segment else {})
-        return segments.find(self.path, self._run_id, segments.Extent(lengths, since), tags, step)
+        return segments.find(self.path, self._run_id, segments.SearchRange(lengths, since), tags, step)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         directory = os.path.join(self.path, "results")

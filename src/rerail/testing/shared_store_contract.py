@@ -27,7 +27,7 @@ _CREATORS = 6
 OpenStore = Callable[[], Store]
 
 
-class Other:
+class ChildProcess:
     """Another process, which says a word now and then and waits for one."""
 
     def __init__(self, body: Callable[[Callable[[str], None], Callable[[], None]], None]) -> None:
@@ -78,8 +78,8 @@ def _wait(fd: int) -> None:
 
 
 @contextlib.contextmanager
-def other(body: Callable[[Callable[[str], None], Callable[[], None]], None]) -> Iterator[Other]:
-    process = Other(body)
+def other(body: Callable[[Callable[[str], None], Callable[[], None]], None]) -> Iterator[ChildProcess]:
+    process = ChildProcess(body)
     try:
         yield process
     finally:

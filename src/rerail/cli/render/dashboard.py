@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from rerail.cli.render.table import columns, fitted
-from rerail.cli.render.terminal import STYLES, Look
+from rerail.cli.render.terminal import STYLES, Terminal
 from rerail.cli.render.units import dollars, seconds
 from rerail.core.graph import topological
 from rerail.core.items import Items
@@ -26,7 +26,7 @@ BAR = 10
 WIDEST_NAME = 32
 
 
-class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptGlance(msgspec.Struct, frozen=True, kw_only=True):
     """What can be seen of a running attempt from outside."""
 
     last_line: str = ""
@@ -34,21 +34,21 @@ class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
     cost: float = 0  # by now
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
+class DashboardFrame(msgspec.Struct, frozen=True, kw_only=True):
     """What one picture is made of."""
 
     run_id: str
     state: RunState
     now: datetime
-    glimpses: Mapping[Unit, Glimpse] = {}
+    glimpses: Mapping[Unit, AttemptGlance] = {}
     tick: int = 0  # counts pictures, for what turns
     live: bool = True  # still going on
 
 
-class Board:
+class Dashboard:
     """Draws the runs of one pipeline."""
 
-    def __init__(self, pipeline: Pipeline, look: Look) -> None:
+    def __init__(self, pipeline: Pipeline, look: Terminal) -> None:
         order = topological({step.id: step.needs for step in pipeline.steps})
         steps = {step.id: step for step in pipeline.steps}
         self._pipeline = pipeline
@@ -60,7 +60,7 @@ class Board:
         self._name_width = min(widest, WIDEST_NAME)
         self._first_seen: dict[str, tuple[int, datetime]] = {}  # how far maps were when they were first drawn
 
-    def lines(self, frame: Frame, width: int, height: int) -> list[Line]:
+    def lines(self, frame: DashboardFrame, width: int, height: int) -> list[Line]:
         """The picture, at most so wide and so high."""
         shown = self._rows(frame)
         header = self._header(frame)
@@ -79,7 +79,7 @@ class Board:
             result.append(self._cut([(f"   {left_out} more steps, not shown", "dim")], width))
         return result[:height]
 
-    def _rows(self, frame: Frame) -> list[Step]:
+    def _rows(self, frame: DashboardFrame) -> list[Step]:
         """Every step, and those hooks that something happened to, after what they follow."""
         rows: list[Step] = []
         for step in self._steps:
@@ -87,7 +87,7 @@ class Board:
             rows += [hook for hook in step.on_failure if frame.state.unit((hook.id, None)).status != "pending"]
         return rows + [hook for hook in self._pipeline.finally_ if frame.state.unit((hook.id, None)).status != "pending"]
 
-    def _fitting(self, rows: Sequence[Step], frame: Frame, room: int) -> list[Step]:
+    def _fitting(self, rows: Sequence[Step], frame: DashboardFrame, room: int) -> list[Step]:
         """Where not everything fits: what runs, what failed, what is next, then the latest of the rest."""
         if len(rows) <= room:
             return list(rows)
@@ -104,7 +104,7 @@ class Board:
         chosen = {step.id for step in sorted(rows, key=importance)[: max(room - 1, 1)]}
         return [step for step in rows if step.id in chosen]
 
-    def _header(self, frame: Frame) -> Line:
+    def _header(self, frame: DashboardFrame) -> Line:
         state, look = frame.state, self._look
         done = sum(state.unit((step.id, None)).settled for step in self._steps)
         status = state.status if state.status != "pending" else "running"
@@ -129,11 +129,11 @@ class Board:
         limit = declared if state.options.budget_usd is None else state.options.budget_usd
         return f" of {dollars(limit)}" if limit else ""
 
-    def _spinner(self, frame: Frame) -> str:
+    def _spinner(self, frame: DashboardFrame) -> str:
         frames = SPINNER[0] if self._look.unicode else SPINNER[1]
         return frames[frame.tick % len(frames)]
 
-    def _row(self, step: Step, frame: Frame, width: int) -> Line:
+    def _row(self, step: Step, frame: DashboardFrame, width: int) -> Line:
         unit = frame.state.unit((step.id, None))
         status = self._status(unit)
         mark = self._spinner(frame) if status == "running" and frame.live else self._look.symbol(status)
@@ -147,7 +147,7 @@ class Board:
         line += [(f"  {text}", style) for text, style in self._details(step, unit, status, frame) if text]
         return self._cut(line, width)
 
-    def _workers(self, step: Step, frame: Frame, width: int) -> list[Line]:
+    def _workers(self, step: Step, frame: DashboardFrame, width: int) -> list[Line]:
         """A line for everything that runs inside a step."""
         lines: list[Line] = []
         for unit, known in frame.state.units.items():
@@ -165,7 +165,7 @@ class Board:
             lines.append(self._cut([*line, (f"  {seen.last_line}", "dim")], width))
         return lines
 
-    def _of_items(self, step: Step, unit: UnitState, items: Items, frame: Frame) -> list[Span]:
+    def _of_items(self, step: Step, unit: UnitState, items: Items, frame: DashboardFrame) -> list[Span]:
         """How far a map or loop is, how fast, and how long it will take."""
         if items.carries:
             if unit.status != "running":
@@ -196,12 +196,12 @@ class Board:
         return "allowed" if unit.status == "failed" and unit.allowed else unit.status
 
     @staticmethod
-    def _elapsed(unit: UnitState, frame: Frame) -> str:
+    def _elapsed(unit: UnitState, frame: DashboardFrame) -> str:
         if unit.status == "running" and unit.started_at:
             return seconds(max((frame.now - unit.started_at).total_seconds(), 0.0))
         return seconds(unit.duration) if unit.status in ("completed", "failed") else ""
 
-    def _details(self, step: Step, unit: UnitState, status: str, frame: Frame) -> list[Span]:
+    def _details(self, step: Step, unit: UnitState, status: str, frame: DashboardFrame) -> list[Span]:
         spans: list[Span] = []
         if step.retry.attempts > 1 and (unit.failures or unit.attempts > 1):
             spans.append((f"attempt {unit.attempts} of {max(step.retry.attempts, unit.attempts)}", "yellow"))
@@ -228,7 +228,7 @@ class Board:
         return spans
 
     @staticmethod
-    def _inside(step: Step, unit: UnitState, frame: Frame) -> float:
+    def _inside(step: Step, unit: UnitState, frame: DashboardFrame) -> float:
         """What a map or loop has cost by now: closed items, open ones, attempts under way."""
         inside = [
             known.metrics.get(COST, 0)
@@ -238,7 +238,7 @@ class Board:
         running = [seen.cost for name, seen in frame.glimpses.items() if name[0].split("/")[0] == step.id]
         return total((unit.metrics.get(COST, 0), *inside, *running))
 
-    def _waiting_for(self, step: Step, frame: Frame) -> str:
+    def _waiting_for(self, step: Step, frame: DashboardFrame) -> str:
         if isinstance(step.action, Approve) and all(frame.state.unit((need, None)).settled for need in step.needs):
             return f"waits for a person: rerail approve {frame.run_id} {step.id}"
         unsettled = [need for need in step.needs if not frame.state.unit((need, None)).settled]
@@ -250,8 +250,8 @@ class Board:
         more = f" and {len(unsettled) - 3} more" if len(unsettled) > 3 else ""
         return f"waits for {', '.join(unsettled[:3])}{more}"
 
-    def _glimpse(self, step: Step, unit: UnitState, frame: Frame) -> list[Span]:
-        seen = frame.glimpses.get((step.id, None), Glimpse())
+    def _glimpse(self, step: Step, unit: UnitState, frame: DashboardFrame) -> list[Span]:
+        seen = frame.glimpses.get((step.id, None), AttemptGlance())
         spans: list[Span] = []
         if seen.progress is not None:
             spans.append((self._bar(seen.progress), "cyan"))

@@ -58,7 +58,7 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
             return f"restored     {unit}: {what}{_aside(aside)}"
         case ev.StepAdopted(run=run, skipped=skipped):
             return f"adopted      {unit} from run {run}" + (f": skipped there, {skipped}" if skipped else "")
-        case ev.StepJudged(approved=approved, by=by, reason=reason):
+        case ev.ApprovalGiven(approved=approved, by=by, reason=reason):
             why = f": {one_line(reason, 500)}" if reason else ""
             return f"{'approved' if approved else 'rejected':<12} {unit}, by {by}{why}"
         case ev.StepMarked(status=status, by=by):

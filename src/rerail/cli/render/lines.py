@@ -9,7 +9,7 @@ from datetime import datetime
 from rerail import durable
 from rerail.cli.render.events import sentence
 from rerail.cli.render.output import printable, say, say_raw
-from rerail.cli.render.terminal import STYLES, Look
+from rerail.cli.render.terminal import STYLES, Terminal
 from rerail.cli.render.units import clock, counted, seconds
 from rerail.core import events as ev
 from rerail.core.model import Map, Pipeline, every_step
@@ -23,7 +23,7 @@ GROUP_BYTES = 64 * 1024  # of a step's output, in a group
 class LineReporter:
     """One time-stamped line per event on stderr."""
 
-    def __init__(self, run_id: str, look: Look, *, quiet: bool, verbose: bool) -> None:
+    def __init__(self, run_id: str, look: Terminal, *, quiet: bool, verbose: bool) -> None:
         self._run_id = run_id
         self._look = look
         self._quiet = quiet

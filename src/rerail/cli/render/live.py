@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from rerail.cli.render.dashboard import Board, Frame, Line
+from rerail.cli.render.dashboard import Dashboard, DashboardFrame, Line
 from rerail.cli.render.events import sentence
 from rerail.cli.render.output import STDERR, say
-from rerail.cli.render.probe import Glimpses
-from rerail.cli.render.terminal import Look
+from rerail.cli.render.probe import AttemptProbe
+from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import clock
 from rerail.core.events import Event
 from rerail.core.model import Pipeline
@@ -54,7 +54,7 @@ class _Aside:
 class LiveView:
     """A reporter that draws. Until it is attached to a run, and after it is closed, it shows nothing."""
 
-    def __init__(self, run_id: str, glimpses: Glimpses, look: Look, frame_seconds: float = FRAME_SECONDS) -> None:
+    def __init__(self, run_id: str, glimpses: AttemptProbe, look: Terminal, frame_seconds: float = FRAME_SECONDS) -> None:
         self._run_id = run_id
         self._glimpses = glimpses
         self._look = look
@@ -62,13 +62,13 @@ class LiveView:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._state = RunState()
-        self._board: Board | None = None
+        self._board: Dashboard | None = None
         self._screen: _Screen | None = None
 
     def attach(self, pipeline: Pipeline, state: RunState) -> None:
         """Begin to draw a run from this state on."""
         self._state = copied(state)
-        self._board = Board(pipeline, self._look)
+        self._board = Dashboard(pipeline, self._look)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -159,7 +159,7 @@ class LiveView:
     def _draw(self, tick: int, *, live: bool) -> None:
         assert self._board is not None
         assert self._screen is not None
-        frame = Frame(
+        frame = DashboardFrame(
             run_id=self._run_id,
             state=self._state,
             now=datetime.now(UTC),
@@ -181,7 +181,7 @@ def _in_background() -> bool:
 class _Screen:
     """The terminal, by way of rich, which is imported only here."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Terminal) -> None:
         from rich.console import Console
         from rich.live import Live
 

@@ -12,14 +12,14 @@ import msgspec
 
 from rerail import durable
 from rerail.core.state import name
-from rerail.executors.logs import LOG_BYTES, ORDER, RESTS, Begun, begun, is_pooled
+from rerail.executors.logs import LOG_BYTES, ORDER, RESTS, LogIndexEntry, begun, is_pooled
 
 PIECE = 1 << 20
 
 _NAME = re.compile(r"(?P<step>.+)\.(?P<attempt>\d+)\.(?P<stream>out|err)(?P<rest>\.rest2?)?")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Whose output is asked for; what is empty is any."""
 
     step: str = ""
@@ -43,11 +43,11 @@ class Piece(msgspec.Struct, frozen=True):
 class LogReader:
     """The logs of one run."""
 
-    def __init__(self, directory: str, wanted: Wanted) -> None:
+    def __init__(self, directory: str, wanted: LogSelection) -> None:
         self._directory = directory
         self._wanted = wanted
         self._read: dict[str, int] = {}  # bytes of each file that were taken
-        self._begun: dict[str, list[Begun]] = {}
+        self._begun: dict[str, list[LogIndexEntry]] = {}
         self._indexed = -1
         self._index()
 

@@ -118,7 +118,7 @@ class JsonReporter:
             say(f"rerail: {message}")
 
 
-class Reading:
+class ReadingProgress:
     """Says now and then how much was read, if that takes long."""
 
     def __init__(self, slow: float = 1.0, again: float = 2.0) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rerail.cli.render.output import say, say_raw
 from rerail.cli.render.table import Cell, table
-from rerail.cli.render.terminal import Look
+from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import dollars, moment, seconds
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
-from rerail.core.money import NOTHING, spent_within
+from rerail.core.money import NOTHING, totals_by_step
 from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
 from rerail.text import one_line, without_escapes
@@ -30,12 +30,12 @@ SHOWN_LINES = 12
 MOST_CALM = 20  # lines about what is as it should be
 
 
-def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) -> None:
+def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Terminal) -> None:
     """The plan before anything runs: for every step the decision, the reason, and what that saves."""
     for notice in notices:
         say(f"rerail: {notice}")
     rows: list[tuple[Cell, ...]] = []
-    within = spent_within(state, lasting=True)
+    within = totals_by_step(state, lasting=True)
     asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
     for made in (*plan.decisions, *asked, *plan.hooks):
         reason = made.reason + (", unless it comes out the same" if made.unless_same else "")
@@ -67,7 +67,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Look) 
         say_raw(line)
 
 
-def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Look) -> None:
+def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Terminal) -> None:
     """What the audit found and what was done about it, a line each; where the run starts again."""
     if lines:
         last = name(state.last_completed) if state.last_completed else ""
@@ -86,7 +86,7 @@ def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, loo
     say_saved(plan, state)
 
 
-def _levelled(level: str, text: str, look: Look) -> str:
+def _levelled(level: str, text: str, look: Terminal) -> str:
     return look.paint(f"[{level}]", "yellow" if level == "warn" else "dim") + " " + one_line(text, 1000)
 
 
@@ -105,7 +105,7 @@ def say_saved(plan: Plan, state: RunState) -> None:
     say(f"rerail: {len(kept) - restored} of {len(plan.decisions)} steps reused{more}, saving {seconds(saved)}{money}")
 
 
-def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, look: Look) -> None:
+def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, look: Terminal) -> None:
     """Everything about a failure that helps to fix it."""
     if not look.unicode or not look.colour:
         _say_failure_plainly(error, output, logs)

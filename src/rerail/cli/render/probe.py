@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from rerail import durable
-from rerail.cli.render.dashboard import Glimpse
+from rerail.cli.render.dashboard import AttemptGlance
 from rerail.core.money import COST
 from rerail.core.state import RunState, Unit
 from rerail.engine.spec import attempt_name
@@ -19,7 +19,7 @@ TAIL_BYTES = 2048
 MOST = 64  # that anybody could look at
 
 
-class Glimpses:
+class AttemptProbe:
     """Looks at the attempts of one run."""
 
     def __init__(self, run_dir: str, mark: Callable[[], str]) -> None:
@@ -28,7 +28,7 @@ class Glimpses:
         self._channels = ""
         self._costs: dict[str, tuple[int, float]] = {}
 
-    def of(self, state: RunState) -> dict[Unit, Glimpse]:
+    def of(self, state: RunState) -> dict[Unit, AttemptGlance]:
         """One for everything that runs itself, of the first so many."""
         running = (
             (unit, known)
@@ -45,13 +45,13 @@ class Glimpses:
         inside = state.inner.get(item, ()) if item is not None else ()
         return (step,) if any(name.startswith(below) for name in inside) else ()
 
-    def _glimpse(self, name: str, unit: Unit) -> Glimpse:
+    def _glimpse(self, name: str, unit: Unit) -> AttemptGlance:
         if not (self._channels and os.path.isdir(self._channels)):
             self._channels = channels.directory_of(self._mark())
         prefix = os.path.join(self._channels, name)
         progress = channels.progress(prefix) if self._channels else None
         cost = self._cost(prefix) if self._channels else 0
-        return Glimpse(last_line=self._last_line(name) if unit[1] is None else "", progress=progress, cost=cost)
+        return AttemptGlance(last_line=self._last_line(name) if unit[1] is None else "", progress=progress, cost=cost)
 
     def _cost(self, prefix: str) -> float:
         """What an attempt has cost by now; read again only when it has written more."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from rerail.cli.render.output import STDERR, say_raw
-from rerail.cli.render.terminal import Look
+from rerail.cli.render.terminal import Terminal
 from rerail.engine.spec import Answer, Ask
 from rerail.text import one_line
 
@@ -36,7 +36,7 @@ def who() -> str:
         return "somebody"
 
 
-def asker(aside: Callable[[], AbstractContextManager[None]], look: Look) -> Ask | None:
+def asker(aside: Callable[[], AbstractContextManager[None]], look: Terminal) -> Ask | None:
     """Who asks, if there is anybody to ask; `aside` clears the screen for the question."""
     if not somebody_is_there():
         return None
@@ -48,7 +48,7 @@ def asker(aside: Callable[[], AbstractContextManager[None]], look: Look) -> Ask 
     return ask
 
 
-def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Look) -> Answer:
+def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Terminal) -> Answer:
     with contextlib.suppress(termios.error):
         termios.tcflush(STDIN, termios.TCIFLUSH)  # what was typed before is no answer
     say_raw(f"\n{look.paint('?', 'yellow')} {look.paint(one_line(question, MOST_ANSWER), 'bold')}")

@@ -7,28 +7,28 @@ import types
 
 from rerail.cli.render.lines import GithubReporter, LineReporter
 from rerail.cli.render.output import STDERR, JsonReporter
-from rerail.cli.render.terminal import look_of
+from rerail.cli.render.terminal import terminal_of
 from rerail.core.model import Pipeline
 from rerail.core.state import RunState
 from rerail.ports import Reporter
 from rerail.stores.directory import DirectoryStore
 
 
-class Shown:
+class Reporters:
     """The reporters of one life of a run, from before it begins until after it has ended."""
 
     def __init__(self, store: DirectoryStore, run_id: str, *, quiet: bool, verbose: bool, as_json: bool) -> None:
-        look = look_of(STDERR)
+        look = terminal_of(STDERR)
         self._github: GithubReporter | None = None
         self._view = None
         self._lines: LineReporter | None = None
         self.reporters: list[Reporter] = [JsonReporter(alone=quiet)] if as_json else []
         if look.live and not (quiet or verbose or as_json):
-            from rerail.app.traces import mark_in
+            from rerail.app.traces import process_tag_in
             from rerail.cli.render.live import LiveView
-            from rerail.cli.render.probe import Glimpses
+            from rerail.cli.render.probe import AttemptProbe
 
-            self._view = LiveView(run_id, Glimpses(store.path(run_id), lambda: mark_in(store, run_id)), look)
+            self._view = LiveView(run_id, AttemptProbe(store.path(run_id), lambda: process_tag_in(store, run_id)), look)
             self.reporters.append(self._view)
             return
         self._lines = LineReporter(run_id, look, quiet=quiet, verbose=verbose)
@@ -50,7 +50,7 @@ class Shown:
         """While something else is on the screen, nothing is drawn over it."""
         return self._view.aside() if self._view is not None else contextlib.nullcontext()
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> Reporters:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: types.TracebackType | None) -> None:

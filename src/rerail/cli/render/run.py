@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 import msgspec
 
 from rerail.cli.render.table import Cell, fitted, table
-from rerail.cli.render.terminal import STYLES, Look
+from rerail.cli.render.terminal import STYLES, Terminal
 from rerail.cli.render.units import age, counted, dollars, moment, seconds, until
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.inflight import how_far
 from rerail.core.items import ItemsRecord
-from rerail.core.money import COST, DOLLARS_SPENT, NOTHING, Within, amount, total
+from rerail.core.money import COST, DOLLARS_SPENT, NOTHING, StepTotals, amount, total
 from rerail.core.state import UnitState, name
 from rerail.text import one_line, size_text, without_escapes
 
@@ -27,10 +27,10 @@ MOST_ITEMS = 20
 _WORTH_A_ROW = ("running", "failed", "interrupted")  # of items: the others are counted
 
 
-class Portrait:
+class RunView:
     """Draws what is known of a run."""
 
-    def __init__(self, checkpoint: Checkpoint, status: str, look: Look, within: Mapping[str, Within]) -> None:
+    def __init__(self, checkpoint: Checkpoint, status: str, look: Terminal, within: Mapping[str, StepTotals]) -> None:
         self._checkpoint = checkpoint
         self._status = status
         self._look = look

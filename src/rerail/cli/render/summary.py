@@ -9,16 +9,16 @@ from rerail.cli.options import reach
 from rerail.cli.render.output import STDERR, say
 from rerail.cli.render.plan import say_dead_letters, say_failure, say_other_failures, say_sum
 from rerail.cli.render.run import after_budget, has_got_anywhere
-from rerail.cli.render.terminal import look_of
+from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import until
 from rerail.core.money import COST
 from rerail.core.state import RunState
-from rerail.engine.spec import End
-from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPaused
+from rerail.engine.spec import RunResult
+from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPausedError
 from rerail.stores.directory import DirectoryStore
 
 
-def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
+def conclude(result: api.RunOutcome, store: DirectoryStore, *, quiet: bool) -> int:
     """Say how it ended and what to type next; the exit code."""
     end, run_id = result.end, result.run_id
     where = reach(store)
@@ -37,7 +37,7 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
         say_sum(run_id, "paused", result.state)
         cause = f" ({end.cause})" if end.cause in ("budget", "quota", "approval") else ""
         hint = next_after_pause(end, run_id, result.state, where)
-        raise RunPaused(f"run {run_id} is paused{cause}{until(end.until)}: {end.reason}", hint=hint)
+        raise RunPausedError(f"run {run_id} is paused{cause}{until(end.until)}: {end.reason}", hint=hint)
     if end.status == "failed":
         _conclude_failure(result, where)
         return EXIT_STEP_FAILED
@@ -49,7 +49,7 @@ def conclude(result: api.Result, store: DirectoryStore, *, quiet: bool) -> int:
     return 0
 
 
-def _conclude_failure(result: api.Result, where: str) -> None:
+def _conclude_failure(result: api.RunOutcome, where: str) -> None:
     end, run_id, error = result.end, result.run_id, result.state.error
     hint = f"rerail resume {run_id}{where}"
     say_dead_letters(run_id, result.state)
@@ -63,10 +63,10 @@ def _conclude_failure(result: api.Result, where: str) -> None:
     say_other_failures(result.state, error.step)
     say_sum(run_id, "failed", result.state)
     output = result.state.unit((error.step, None)).output
-    say_failure(error, output, f"rerail logs {run_id} {error.step}{where}", hint, look_of(STDERR))
+    say_failure(error, output, f"rerail logs {run_id} {error.step}{where}", hint, terminal_of(STDERR))
 
 
-def next_after_pause(end: End, run_id: str, state: RunState, where: str) -> str:
+def next_after_pause(end: RunResult, run_id: str, state: RunState, where: str) -> str:
     """What to type to let a paused run go on."""
     resume = f"rerail resume {run_id}{where}"
     match end.cause:

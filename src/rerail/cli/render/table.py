@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-from rerail.cli.render.terminal import Look
+from rerail.cli.render.terminal import Terminal
 from rerail.text import one_line
 
 Cell = tuple[str, str]  # text, style
@@ -15,7 +15,7 @@ _LEAST = 8  # columns that a cut cell keeps
 _NARROWEST = 3
 
 
-def table(rows: Sequence[Sequence[Cell]], look: Look, *, indent: str = "", cut: int = -1) -> list[str]:
+def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", cut: int = -1) -> list[str]:
     """The rows as lines. If they are too wide, column `cut` gives way (to anything that fits a terminal's line)."""
     if not rows:
         return []
@@ -29,7 +29,7 @@ def table(rows: Sequence[Sequence[Cell]], look: Look, *, indent: str = "", cut: 
     return [indent + _line(row, widths, look) for row in cells]
 
 
-def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Look) -> str:
+def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Terminal) -> str:
     parts = []
     for (text, style, taken), width in zip(row, widths, strict=True):
         shown, used = (text, taken) if taken <= width else (fitted(text, width, look), width)
@@ -38,7 +38,7 @@ def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Look
     return _GAP.join(parts).rstrip()
 
 
-def fitted(text: str, width: int, look: Look) -> str:
+def fitted(text: str, width: int, look: Terminal) -> str:
     """Text cut to so many columns, saying that it was."""
     if columns(text) <= width:
         return text

@@ -14,7 +14,7 @@ NARROWEST = 20
 _CODES = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1", "": ""}
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
     """What the place our output goes to can show."""
 
     live: bool = False  # lines can be drawn again
@@ -65,7 +65,7 @@ STYLES = {
 }
 
 
-def look(environ: Mapping[str, str], *, tty: bool, width: int, height: int = 24) -> Look:
+def look(environ: Mapping[str, str], *, tty: bool, width: int, height: int = 24) -> Terminal:
     """Decide from the environment: NO_COLOR, FORCE_COLOR, TERM, CI, the locale."""
     dumb = environ.get("TERM", "") in ("dumb", "")
     forced = environ.get("FORCE_COLOR", "") not in ("", "0")
@@ -73,7 +73,7 @@ def look(environ: Mapping[str, str], *, tty: bool, width: int, height: int = 24)
     if environ.get("GITHUB_ACTIONS") == "true":
         ci = "github"
     locale = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or "UTF-8"
-    return Look(
+    return Terminal(
         live=tty and not dumb and not ci,
         colour=not environ.get("NO_COLOR") and (forced or (tty and not dumb)),
         unicode="utf" in locale.lower(),
@@ -83,7 +83,7 @@ def look(environ: Mapping[str, str], *, tty: bool, width: int, height: int = 24)
     )
 
 
-def look_of(fd: int) -> Look:
+def terminal_of(fd: int) -> Terminal:
     """How one of our own streams looks."""
     try:
         tty = os.isatty(fd)
@@ -95,9 +95,9 @@ def look_of(fd: int) -> Look:
     return look(os.environ, tty=tty, width=width, height=size.lines or 24)
 
 
-def out_look() -> Look:
+def out_look() -> Terminal:
     """How stdout looks."""
     sys.stdout.flush()
-    seen = look_of(1)
+    seen = terminal_of(1)
     spoken = "utf" in (sys.stdout.encoding or "utf").lower()
     return seen if spoken else msgspec.structs.replace(seen, unicode=False)

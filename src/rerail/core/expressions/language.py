@@ -26,7 +26,7 @@ STEP_NAMES = ("outputs", "status", "exit_code")
 _PATH = re.compile(r"(?:params|env|steps|run|item|loop)(?:\.[A-Za-z_]\w*)+", re.ASCII)
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class VisibleNames(msgspec.Struct, frozen=True, kw_only=True):
     """What names can exist where an expression stands."""
 
     params: Collection[str]
@@ -54,7 +54,7 @@ def is_path(expression: str) -> bool:
     return _PATH.fullmatch(expression) is not None
 
 
-def check(expression: str, known: Known) -> str:
+def check(expression: str, known: VisibleNames) -> str:
     """What is wrong with an expression, or ''."""
     if len(expression) > MAX_EXPRESSION:
         return f"the expression has {len(expression)} characters; {MAX_EXPRESSION} at most"
@@ -67,7 +67,7 @@ def check(expression: str, known: Known) -> str:
         return "the expression is nested too deeply"
 
 
-def _check(expression: str, known: Known) -> str:
+def _check(expression: str, known: VisibleNames) -> str:
     from jinja2 import TemplateSyntaxError, nodes
 
     if not expression:
@@ -89,7 +89,7 @@ def _check(expression: str, known: Known) -> str:
     return _check_names(expression, tree, known)
 
 
-def _check_names(expression: str, tree: Any, known: Known) -> str:
+def _check_names(expression: str, tree: Any, known: VisibleNames) -> str:
     from jinja2 import nodes
 
     # Not `meta.find_undeclared_variables`, which computes what is constant.
@@ -104,7 +104,7 @@ def _check_names(expression: str, tree: Any, known: Known) -> str:
     return ""
 
 
-def _unknown_root(name: str, expression: str, known: Known) -> str:
+def _unknown_root(name: str, expression: str, known: VisibleNames) -> str:
     for step in known.all_steps:
         if "-" in step and f"steps.{step}" in expression.replace(" ", ""):
             return f"write steps['{step}'], as its id is not a plain name"
@@ -134,7 +134,7 @@ def _path(node: Any) -> list[str]:
     return [node.name, *reversed(names)] if isinstance(node, nodes.Name) else []
 
 
-def _check_path(path: Sequence[str], known: Known) -> str:
+def _check_path(path: Sequence[str], known: VisibleNames) -> str:
     match path:
         case ["params", name, *_] if name not in known.params:
             return f"no param `{name}`{_near(name, known.params)}"

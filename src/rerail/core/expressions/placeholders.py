@@ -8,7 +8,7 @@ OPEN = "${{"
 CLOSE = "}}"
 
 
-class Unclosed(ValueError):
+class UnclosedPlaceholder(ValueError):
     """A `${{` without its `}}`; `offset` is where it stands."""
 
     def __init__(self, offset: int) -> None:
@@ -58,4 +58,4 @@ def _end(text: str, start: int) -> int:
         elif char == "}":
             depth -= 1
         at += 1
-    raise Unclosed(start)
+    raise UnclosedPlaceholder(start)

@@ -129,8 +129,8 @@ def shell(script: str, scope: Scope, env: Mapping[str, str] = {}) -> tuple[str, 
     values = [language.as_text(language.evaluate(expression, scope)) for expression in expressions]
     try:
         return quoting.fill(lexer.slots(literals), values, env)
-    except lexer.Misplaced as error:
+    except lexer.NotAllowedHere as error:
         raise ExpressionError(f"`{expressions[error.index]}`: {error}") from None
-    except quoting.Refused as error:
+    except quoting.ValueRefused as error:
         subject = f"env `{error.env}`" if error.env else f"`{expressions[error.index]}`"
         raise ExpressionError(f"{subject}: {error}") from None

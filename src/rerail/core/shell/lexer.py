@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from rerail.core.shell.context import Surroundings, is_arithmetic
+from rerail.core.shell.context import QuotingContext, is_arithmetic
 
 Place = Literal["bare", "double", "single", "ansi", "arithmetic", "comment"]
 
@@ -32,7 +32,7 @@ _ORDINARY_QUOTED = re.compile(r'[^\0\\"$`]+')
 _ORDINARY_SINGLE = re.compile(r"[^\0\\']+")
 
 
-class Places(msgspec.Struct, frozen=True):
+class Slots(msgspec.Struct, frozen=True):
     """A script with a mark for every expression, and where each of them stands.
 
     `evaluated` has the numbers of those that are part of a text which the script has evaluated.
@@ -43,7 +43,7 @@ class Places(msgspec.Struct, frozen=True):
     evaluated: frozenset[int] = frozenset()
 
 
-class Misplaced(ValueError):
+class NotAllowedHere(ValueError):
     """An expression where no value can be delivered safely; `index` counts the expressions of the script."""
 
     def __init__(self, index: int, why: str) -> None:
@@ -60,14 +60,14 @@ class _Frame(msgspec.Struct):
     pending: tuple[Document, ...] = ()  # here-documents whose bodies begin after this line
 
 
-def slots(literals: Sequence[str]) -> Places:
-    """The place of the expression after each literal but the last; raises Misplaced."""
+def slots(literals: Sequence[str]) -> Slots:
+    """The place of the expression after each literal but the last; raises NotAllowedHere."""
     lexer = _Lexer("".join(literal + MARK for literal in literals[:-1]) + literals[-1])
     found = lexer.slots()
     text = lexer.text
     for start, end, new in sorted(lexer.edits, reverse=True):
         text = text[:start] + new + text[end:]
-    return Places(text, found, frozenset(lexer.evaluated))
+    return Slots(text, found, frozenset(lexer.evaluated))
 
 
 class _Lexer:
@@ -85,7 +85,7 @@ class _Lexer:
         self._documents = 0
         self._word_start = True
         self._command_start = True
-        self._around = Surroundings(text)
+        self._around = QuotingContext(text)
 
     def slots(self) -> list[Place]:
         while self._at < self._end:
@@ -223,7 +223,7 @@ class _Lexer:
         if before.count("[") > before.count("]") or _SLICING.match(before):
             return "arithmetic"  # subscripts and offsets are evaluated
         if not re.match(r"[#!]?[\w@*?$!-]", before) or re.fullmatch(r"[#!]?\w*", before):
-            raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
+            raise NotAllowedHere(len(self._slots), "an expression cannot be the name of a shell variable")
         return "double" if frame.quoted and _DEFAULTING.match(before) else "bare"
 
     def _arithmetic(self, frame: _Frame) -> None:
@@ -248,7 +248,7 @@ class _Lexer:
         while end < len(self._text) and self._text[end] != "`":
             end += 2 if self._text[end] == "\\" else 1
         if MARK in self._text[self._at : end]:
-            raise Misplaced(len(self._slots), "an expression cannot stand in `backticks`; use $(…)")
+            raise NotAllowedHere(len(self._slots), "an expression cannot stand in `backticks`; use $(…)")
         self._at = end + 1
 
     def _parenthesis(self, frame: _Frame, char: str) -> None:
@@ -316,14 +316,14 @@ class _Lexer:
         try:
             document = opening(self._text, self._at)
         except ValueError as error:
-            raise Misplaced(len(self._slots), str(error)) from None
+            raise NotAllowedHere(len(self._slots), str(error)) from None
         if document is None:
             return False
         self._documents += 1
         if self._documents > MOST_DOCUMENTS:
-            raise Misplaced(0, f"more than {MOST_DOCUMENTS} here-documents in a script with expressions")
+            raise NotAllowedHere(0, f"more than {MOST_DOCUMENTS} here-documents in a script with expressions")
         if MARK in document.delimiter:
-            raise Misplaced(len(self._slots), "an expression cannot be the delimiter of a here-document")
+            raise NotAllowedHere(len(self._slots), "an expression cannot be the delimiter of a here-document")
         self._at = document.end
         frame.pending = (*frame.pending, document)
         return True
@@ -349,7 +349,7 @@ class _Lexer:
     def _unquote(self, document: Document, body: str) -> None:
         """Rewrite a here-document that expands nothing as one in which only the expressions are expanded."""
         if not document.is_plain:
-            raise Misplaced(len(self._slots), "expressions need here-documents with a plain delimiter")
+            raise NotAllowedHere(len(self._slots), "expressions need here-documents with a plain delimiter")
         self.edits.append((document.start, document.end, document.delimiter))
         here = self._at
         for piece in body.split(MARK):
@@ -362,15 +362,15 @@ class _Lexer:
 
     def _hole(self, place: Place) -> None:
         if self._text[self._at - 1 : self._at] == "\\" and place in ("bare", "double") and not self._is_escaped():
-            raise Misplaced(len(self._slots), "an expression cannot follow a backslash")
+            raise NotAllowedHere(len(self._slots), "an expression cannot follow a backslash")
         if any(frame.kind == "param" and self._at - frame.start > MOST_IN_BRACES for frame in self._stack):
-            raise Misplaced(len(self._slots), f"more than {MOST_IN_BRACES} characters in one ${{…}}")
+            raise NotAllowedHere(len(self._slots), f"more than {MOST_IN_BRACES} characters in one ${{…}}")
         quoted_from = self._quoted_from()
         in_document = self._stack[0].kind == "heredoc" and all(frame.kind != "sub" for frame in self._stack)
         if self._calculates(quoted_from, in_document=in_document):
             place = "arithmetic"
         elif place != "arithmetic" and not in_document and self._around.is_name(self._at, quoted_from):
-            raise Misplaced(len(self._slots), "an expression cannot be the name of a shell variable")
+            raise NotAllowedHere(len(self._slots), "an expression cannot be the name of a shell variable")
         elif not in_document and self._around.is_evaluated(self._at, quoted_from):
             self.evaluated.add(len(self._slots))
         self._slots.append(place)
@@ -397,7 +397,7 @@ class _Lexer:
         self._at += width
         self._stack.append(_Frame(kind, self._at))
         if len(self._stack) > MOST_NESTED:
-            raise Misplaced(
+            raise NotAllowedHere(
                 max(len(self._slots) - 1, 0), f"expressions in shell text nested deeper than {MOST_NESTED} levels"
             )
 

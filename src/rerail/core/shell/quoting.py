@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rerail.core.shell.evaluation import danger, is_expanded
-from rerail.core.shell.lexer import MARK, Places
+from rerail.core.shell.lexer import MARK, Slots
 
 VARIABLE = "RERAIL_VALUE_"
 
@@ -31,7 +31,7 @@ _WHY_EVALUATED = (
 )
 
 
-class Refused(ValueError):
+class ValueRefused(ValueError):
     """A value that would be delivered unharmed but could run; `index` counts the expressions, `env` names a variable."""
 
     def __init__(self, why: str, *, index: int = -1, env: str = "") -> None:
@@ -40,8 +40,8 @@ class Refused(ValueError):
         self.env = env
 
 
-def fill(places: Places, values: Sequence[str], env: Mapping[str, str] = {}) -> tuple[str, dict[str, str]]:
-    """The script to run and the variables it refers to; Refused for a value that cannot stand in its place.
+def fill(places: Slots, values: Sequence[str], env: Mapping[str, str] = {}) -> tuple[str, dict[str, str]]:
+    """The script to run and the variables it refers to; ValueRefused for a value that cannot stand in its place.
 
     `env` has the values among the variables of the environment: they can run just as well.
     """
@@ -51,12 +51,12 @@ def fill(places: Places, values: Sequence[str], env: Mapping[str, str] = {}) -> 
     for number, (place, value, literal) in enumerate(zip(places.slots, values, literals[1:], strict=True)):
         name = f"{VARIABLE}{number}"
         if MARK in value:
-            raise Refused("the value holds a NUL character, which no shell can hold", index=number)
+            raise ValueRefused("the value holds a NUL character, which no shell can hold", index=number)
         if place == "arithmetic":
             script.append(_number(value, script[-1], number))
         elif place != "comment":
             if number in places.evaluated and not _PLAIN.fullmatch(value):
-                raise Refused(_WHY_EVALUATED, index=number)
+                raise ValueRefused(_WHY_EVALUATED, index=number)
             if place in ("bare", "double") and _LONE_DOLLAR.search(script[-1]):
                 script[-1] = script[-1][:-1] + "\\$"  # it would make `$$` or `$"` of what follows
             variables[name] = value
@@ -66,21 +66,21 @@ def fill(places: Places, values: Sequence[str], env: Mapping[str, str] = {}) -> 
     text = "".join(script)
     for name in env:
         if is_expanded(name, env[name]):
-            raise Refused(
+            raise ValueRefused(
                 "the value holds a command, which a shell would run: it expands this variable by itself", env=name
             )
     found = danger(text, [*variables.values(), *env.values()])
     if found is not None and found.index < len(delivered):
-        raise Refused(found.why, index=delivered[found.index])
+        raise ValueRefused(found.why, index=delivered[found.index])
     if found is not None:
-        raise Refused(found.why, env=list(env)[found.index - len(delivered)])
+        raise ValueRefused(found.why, env=list(env)[found.index - len(delivered)])
     return text, variables
 
 
 def _number(value: str, before: str, index: int) -> str:
     """A number as it is written where the shell calculates, without blanks: they would end a word of `let`."""
     if not _NUMBER.fullmatch(value) or abs(int(value)) > MOST:
-        raise Refused(
+        raise ValueRefused(
             "only a whole number of up to 64 bits can stand where the shell calculates (use `| int` or `| round | int`)",
             index=index,
         )

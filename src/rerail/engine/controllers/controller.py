@@ -17,7 +17,7 @@ from rerail.core.expressions import language
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import NOTHING
 from rerail.core.items import COMPLETED, FAILED, ranges
-from rerail.core.model import Inner
+from rerail.core.model import Subpipeline
 from rerail.core.params import resolve
 from rerail.core.state import Unit, name
 from rerail.core.values import Usage
@@ -208,7 +208,7 @@ class Controller(ABC):
         )
 
 
-class InnerRun(Controller):
+class SubpipelineController(Controller):
     """The steps of another pipeline, in this run."""
 
     def settle_env(self) -> None:
@@ -218,7 +218,7 @@ class InnerRun(Controller):
 
     def begin(self) -> None:
         action = self.step.action
-        assert isinstance(action, Inner)
+        assert isinstance(action, Subpipeline)
         try:
             given = language.render_value(action.arguments, self.desk.view.of(self.task))
         except ExpressionError as error:
@@ -242,7 +242,7 @@ class InnerRun(Controller):
             self.fail_as(self.failure(frame, *self.unit))
             return
         action = self.step.action
-        assert isinstance(action, Inner)
+        assert isinstance(action, Subpipeline)
         try:
             outputs = language.render_value(action.outputs, self.desk.view.scope(frame, frame.values))
         except ExpressionError as error:

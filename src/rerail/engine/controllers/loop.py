@@ -25,7 +25,7 @@ def _is_of(event: ev.Event, item: str) -> bool:
     return isinstance(event, ev.StepCompleted) and event.item == item
 
 
-class LoopRun(Controller):
+class LoopController(Controller):
     """The same steps again and again."""
 
     def __init__(self, desk: Desk, task: Task) -> None:

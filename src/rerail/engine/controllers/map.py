@@ -17,7 +17,7 @@ import msgspec
 from rerail.core import item_list as lists
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import mentioned, shell
-from rerail.core.item_list import Listing, ListingError, ListingStopped
+from rerail.core.item_list import ItemList, ItemListError, ItemListStopped
 from rerail.core.items import Items, allowed_failures, parent_of
 from rerail.core.model import Map, Run
 from rerail.core.state import RunState, Unit, UnitState, name
@@ -37,7 +37,7 @@ LIST_BYTES = 64 * 1024 * 1024  # of what a command prints
 SHOWN_FAILURES = 3
 
 
-class MapRun(Controller):
+class MapController(Controller):
     """One map on its way through one life of a run."""
 
     counted = False  # its items have a width of their own
@@ -49,7 +49,7 @@ class MapRun(Controller):
         self.action: Map = task.step.action
         self.item = task.unit[1]
         self._width = self.action.parallel or desk.job.options.parallel
-        self._listing = Listing(keys=[], values=None, digest="")
+        self._listing = ItemList(keys=[], values=None, digest="")
         self._items = Items(marks=bytearray())
         self._cursor = 0
         self._since = (0, 0)  # where in the journal its items begin
@@ -65,7 +65,7 @@ class MapRun(Controller):
     # The list
 
     def begin(self) -> None:
-        with contextlib.suppress(ListingStopped):  # it stays under way, and is interrupted with all that is
+        with contextlib.suppress(ItemListStopped):  # it stays under way, and is interrupted with all that is
             self._begin()
 
     def _begin(self) -> None:
@@ -83,7 +83,7 @@ class MapRun(Controller):
         try:
             raw = self.desk.tools.source(self.action.over, scope)
             self._take_list(lists.listing(raw, self.action, scope))
-        except ListingError as error:
+        except ItemListError as error:
             self._refuse(str(error))
 
     def _refuse(self, why: str) -> None:
@@ -122,7 +122,7 @@ class MapRun(Controller):
             raw = [line for line in (text.removesuffix("\r") for text in raw) if line]
         try:
             self._take_list(lists.listing(raw, self.action, self.desk.view.of(self.task)))
-        except ListingError as error:
+        except ItemListError as error:
             self._refuse(str(error))
 
     def _count(self, outcome: Outcome) -> None:
@@ -134,13 +134,13 @@ class MapRun(Controller):
             self.desk.spending.append(self.unit)
             save_cost(self.desk, self.task, self.state.unit(self.unit).attempts, outcome)
 
-    def _take_list(self, new: Listing) -> None:
+    def _take_list(self, new: ItemList) -> None:
         if self._holds_no_secret(new):
             self._since = self.desk.recorder.position  # nothing before it is about these items
             self._record(new, None)
             self._start(new)
 
-    def _holds_no_secret(self, new: Listing) -> bool:
+    def _holds_no_secret(self, new: ItemList) -> bool:
         """Whether a list may be recorded; if not, the map is at its end."""
         mask = self.desk.job.mask
         for at, key in enumerate(new.keys) if mask else ():
@@ -150,7 +150,7 @@ class MapRun(Controller):
                 return False
         return True
 
-    def _record(self, new: Listing, kept: lists.Kept | None) -> None:
+    def _record(self, new: ItemList, kept: lists.ListDiff | None) -> None:
         remembered = [key[len(self._prefix) :] for key in self.state.inner] if kept is not None else ()
         for event in lists.records(self.unit, new, self.desk.clock.now(), kept, remembered):
             self.desk.recorder.stage(event)
@@ -159,30 +159,30 @@ class MapRun(Controller):
     def _prefix(self) -> str:
         return "" if self.item is None else f"{self.item}::"
 
-    def _go_on(self, recorded: Listing, known: Items) -> None:
+    def _go_on(self, recorded: ItemList, known: Items) -> None:
         """The list of an earlier life, or what it has become since."""
         changed = self._listed_anew()
         if changed is not None and changed.digest != recorded.digest:
             if not self._holds_no_secret(changed):
                 return
-            kept = lists.compared(recorded, known.marks, changed)
+            kept = lists.diff(recorded, known.marks, changed)
             self.desk.recorder.warn(f"{name(self.unit)}: {kept.words}")
             self._record(changed, kept)
             recorded = changed
         self._start(recorded)
 
-    def _listed_anew(self) -> Listing | None:
+    def _listed_anew(self) -> ItemList | None:
         """What the source holds now; None if that is not asked for, or cannot be told without running something."""
         if self.desk.job.changes == "keep" or self.action.over.kind == "command":
             return None
         scope = self.desk.view.of(self.task)
         try:
             return lists.listing(self.desk.tools.source(self.action.over, scope), self.action, scope)
-        except ListingError as error:
+        except ItemListError as error:
             self.desk.recorder.warn(f"{name(self.unit)}: {error}; it goes on with the list that is recorded")
             return None
 
-    def _start(self, listing: Listing) -> None:
+    def _start(self, listing: ItemList) -> None:
         items = self.state.unit(self.unit).items
         assert items is not None
         self._listing, self._items = listing, items
