@@ -480,3 +480,24 @@ steps:
     project.rerail("resume", "f", check=0)
 
     assert project.ledger() == ["m1-nothing", "m2-1"]
+
+
+def test_a_map_that_failed_tries_its_failed_items_again_also_where_another_has_lost_its_artifact(
+    project: Project,
+) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [x, y], parallel: 1}
+    steps:
+      - run: 'echo ${{ item }} >> "$LEDGER"; echo 1 > ${{ item }}.txt; test ${{ item }} = x -o -e go'
+        artifacts: [{path: "${{ item }}.txt", keep: false}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "x.txt").unlink()
+    (project.root / "go").touch()
+    again(project)
+
+    project.rerail("resume", "r", check=0)
+
+    assert sorted(project.ledger()) == ["x", "y"]

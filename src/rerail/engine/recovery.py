@@ -13,7 +13,7 @@ from rerail.core.inflight import interrupted_event, last_seen
 from rerail.core.items import around, is_inside, parent_of
 from rerail.core.model import Step
 from rerail.core.plan import Decision, PlanOptions
-from rerail.core.planner import StepGroup, StepIndex, decide_steps, step_index
+from rerail.core.planner import StepGroup, StepIndex, decide_steps, has_failed, step_index
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.frame import Frame
@@ -88,6 +88,8 @@ class Recovery:
             frame.expect(step.id, ask=decision.decision == "ask", of=_asked_inside(decision))
         self._finish_clean_up(frame, step, hold=not reused)
         if decision.decision == "continue":
+            if has_failed(step, known):
+                self._reopen_dead(unit)  # before reopening hides that it has failed
             self._go_on(unit, decision)
             return
         again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
@@ -114,8 +116,10 @@ class Recovery:
                 outers = outers[outers.index(past) + 1 :]
             for outer in outers:
                 known, index = state.unit(outer), closed_iteration(state, outer)
-                permanent = known.status == "completed" or (known.status == "failed" and known.retry_at is None)
-                if permanent or index is not None:
+                failed = known.status == "failed" and known.retry_at is None
+                if failed:
+                    self._reopen_dead(outer)
+                if failed or known.status == "completed" or index is not None:
                     self.invalidate(outer, decision.reason, reopened=True, index=index)
         if state.unit(unit).settled:
             self.invalidate(unit, decision.reason, reopened=True)
