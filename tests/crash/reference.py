@@ -25,7 +25,7 @@ from rerail.core.run_state import Unit, name
 from rerail.core.state import RunState
 from rerail.errors import RerailError, RunNotFound, StateError
 from rerail.stores.directory import DirectoryStore
-from rerail.testing import FaultFS
+from tests.lab.faults import FaultFS
 
 TEXT = b"what the run was started from"
 ITEMS = ("x", "y", "z")

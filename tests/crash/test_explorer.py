@@ -22,23 +22,12 @@ from rerail.core.model import Pipeline
 from rerail.errors import StateDamaged
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.repair import repair
-from rerail.testing import (
-    CrashState,
-    Explorer,
-    Fault,
-    FaultFS,
-    Judge,
-    Op,
-    SimulatedCrash,
-    crash_at,
-    crash_points,
-    fault_points,
-    put,
-    replay,
-)
 from tests.crash.figures import figure
 from tests.crash.figures import states as explored
 from tests.crash.reference import SMALL, WHOLE, World, judge_by_reading, judge_by_resuming, live, wrong_end
+from tests.lab.disk import CrashState
+from tests.lab.explorer import Explorer, Judge, put, replay
+from tests.lab.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points
 
 pytestmark = pytest.mark.usefixtures("standing_still")
 

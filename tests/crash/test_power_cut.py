@@ -16,11 +16,12 @@ from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.errors import RerailError
 from rerail.stores.directory import DirectoryStore
-from rerail.testing import Explorer, FaultFS, Op, crash_at
 from tests.crash.figures import figure
 from tests.crash.figures import states as explored
 from tests.crash.reference import SMALL, TEXT, World, judge_by_reading, live
 from tests.crash.test_explorer import fresh, undisturbed
+from tests.lab.explorer import Explorer
+from tests.lab.faults import FaultFS, Op, crash_at
 
 pytestmark = pytest.mark.usefixtures("standing_still")
 

@@ -20,10 +20,12 @@ from rerail.core.state import RunState
 from rerail.errors import RunNotFound
 from rerail.stores import inbox
 from rerail.stores.directory import DirectoryStore
-from rerail.testing import Explorer, FaultFS, Op, header
+from rerail.testing import header
 from tests.crash.figures import states as explored
 from tests.crash.reference import TEXT
 from tests.crash.test_explorer import fresh
+from tests.lab.explorer import Explorer
+from tests.lab.faults import FaultFS, Op
 
 pytestmark = pytest.mark.usefixtures("standing_still")
 

@@ -17,10 +17,11 @@ from rerail.core.model import Pipeline
 from rerail.core.state import RunState
 from rerail.errors import RerailError
 from rerail.stores.directory import DirectoryStore
-from rerail.testing import Explorer, Fault, FaultFS
 from tests.crash.figures import states as explored
 from tests.crash.reference import SMALL, WHOLE, World, judge_by_reading, live
 from tests.crash.test_explorer import explain, fresh
+from tests.lab.explorer import Explorer
+from tests.lab.faults import Fault, FaultFS
 
 pytestmark = pytest.mark.usefixtures("standing_still")
 

@@ -24,8 +24,8 @@ from rerail.errors import RerailError, StateDamaged
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.repair import repair
 from rerail.stores.verify import verify
-from rerail.testing import FaultFS
 from tests.crash.figures import figure
+from tests.lab.faults import FaultFS
 
 pytestmark = pytest.mark.usefixtures("standing_still")
 

@@ -1,4 +1,4 @@
-"""For authors of plug-ins and for tests: contracts as plain pytest, a clock one can hold, and a file system with faults.
+"""For authors of plug-ins and for tests: contracts as plain pytest, and a clock one can hold.
 
 docs/how-to/test-a-plugin.md shows how each of them is used.
 """
@@ -13,36 +13,16 @@ pytest.register_assert_rewrite(
 )
 
 from rerail.testing.clock import ManualClock  # noqa: E402
-from rerail.testing.disk import MODELS, CrashState, Disk, Model, crash_states  # noqa: E402
 from rerail.testing.executor_contract import ExecutorContract  # noqa: E402
-from rerail.testing.explorer import Explorer, Judge, Violation, put, replay  # noqa: E402
-from rerail.testing.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points  # noqa: E402
 from rerail.testing.shared_store_contract import SharedStoreContract  # noqa: E402
 from rerail.testing.store_contract import StoreContract, header, resumed, started  # noqa: E402
 
 __all__ = [
-    "MODELS",
-    "CrashState",
-    "Disk",
     "ExecutorContract",
-    "Explorer",
-    "Fault",
-    "FaultFS",
-    "Judge",
     "ManualClock",
-    "Model",
-    "Op",
     "SharedStoreContract",
-    "SimulatedCrash",
     "StoreContract",
-    "Violation",
-    "crash_at",
-    "crash_points",
-    "crash_states",
-    "fault_points",
     "header",
-    "put",
-    "replay",
     "resumed",
     "started",
 ]

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from rerail.durable import TEMPORARY_SUFFIX
-from rerail.testing.disk import MODELS, CrashState, Disk, Files, crash_states
-from rerail.testing.faults import Op
+from tests.lab.disk import MODELS, CrashState, Disk, Files, crash_states
+from tests.lab.faults import Op
 
 _TEMPORARY = re.compile(r"\.\d+-\d+(?=\.[^.]*$)")
 

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from rerail.testing.faults import Op
+from tests.lab.faults import Op
 
 Model = Literal["strict", "ordered", "size-first"]
 MODELS: tuple[Model, ...] = ("strict", "ordered", "size-first")
