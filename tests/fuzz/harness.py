@@ -565,6 +565,7 @@ class Harness:
         self.completed = {}
         self.runs.append(new)
         source, self.run_id, self.seq = self.run_id, new, 0
+        self.budget = 0  # that of the file holds, whatever the other run was given on its way
         self.invoke(["fork", source, "--from", step.id, "--id", new], Options(), self.some_strike(), forking=True)
 
     # An invocation ----------------------------------------------------------------------------------------------------
