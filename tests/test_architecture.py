@@ -82,7 +82,7 @@ def test_only_durable_changes_files() -> None:
 
 
 def test_the_core_reads_no_clock() -> None:
-    for path in (SOURCE / "core").glob("*.py"):
+    for path in (SOURCE / "core").rglob("*.py"):
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in ("now", "utcnow", "today"), f"{path.name}:{node.lineno}"
@@ -134,3 +134,45 @@ def test_what_depends_on_who_runs_it_is_tried_as_root_and_as_an_ordinary_user() 
         text = path.read_text(encoding="utf-8")
         if depends.search(text) and path != Path(__file__):
             assert re.search(r"pytest\.mark\.(privileges|needs_root)", text), path
+
+
+PAGE = SOURCE.parent.parent / "ARCHITECTURE.md"
+
+
+def defined() -> dict[str, list[str]]:
+    """Every class and function of the package by name, with the modules that define it; modules by their own name."""
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        found.setdefault(path.stem, []).append("")
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                found.setdefault(node.targets[0].id, []).append(str(path.relative_to(SOURCE)))
+    return found
+
+
+def test_no_class_name_exists_twice() -> None:
+    classes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert not {name: where for name, where in classes.items() if len(where) > 1}
+
+
+def test_every_word_of_the_glossary_is_a_name_in_the_code() -> None:
+    glossary = PAGE.read_text(encoding="utf-8").partition("## Glossary")[2].partition("## ")[0]
+    rows = [line.split("|") for line in glossary.splitlines() if line.startswith("| ") and not line.startswith("| word")]
+    assert len(rows) >= 20
+    known = defined()
+    for row in rows:
+        for name in re.findall(r"`(\w+)`", row[3]):
+            assert name in known, f"{row[1].strip()}: no {name}"
+
+
+def test_every_path_that_the_architecture_page_names_exists() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    root = SOURCE.parent.parent
+    for path in set(re.findall(r"\b[\w/]+\.py\b", text)) | set(re.findall(r"\(([\w/.-]+\.md)\)", text)):
+        assert (SOURCE / path).exists() or (root / path).exists(), path

@@ -369,7 +369,7 @@ class DirectoryStore:
     def _read_header(self, run_id: str) -> RunHeader:
         data = self._read_file(run_id, HEADER)
         try:
-            version = msgspec.json.decode(data, type=_Versioned).format
+            version = msgspec.json.decode(data, type=_HeaderVersion).format
             if version > FORMAT:
                 raise FormatTooNew(
                     f"run {run_id}: {HEADER} has format {version}; this rerail reads up to {FORMAT}",
@@ -417,7 +417,7 @@ class DirectoryStore:
         return RunBusy(f"run {run_id} is owned by {who}", hint=f"rerail stop {run_id}, or wait for it")
 
 
-class _Versioned(msgspec.Struct):
+class _HeaderVersion(msgspec.Struct):
     format: int
 
 

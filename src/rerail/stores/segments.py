@@ -246,7 +246,7 @@ def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
     if line is None:
         return None
     try:
-        envelope = msgspec.json.decode(line, type=_Versioned)
+        envelope = msgspec.json.decode(line, type=_OpeningVersion)
         before = envelope.after.sum if envelope.after else journal.first_sum(run_id)
         seq = envelope.after.seq if envelope.after else 0
         if journal.verify(line + b"\n", Position(offset=0, seq=seq - 1, sum=before)).bad:
@@ -263,7 +263,7 @@ def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
         return None
 
 
-class _Versioned(msgspec.Struct, kw_only=True):
+class _OpeningVersion(msgspec.Struct, kw_only=True):
     format: int
     rerail: str
     after: SegmentEnd | None = None

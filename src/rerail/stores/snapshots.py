@@ -26,7 +26,7 @@ class _Saved(Checkpoint, kw_only=True):
     journal: Coverage
 
 
-class _Versioned(msgspec.Struct, kw_only=True):
+class _CheckpointVersion(msgspec.Struct, kw_only=True):
     version: int
 
 
@@ -49,7 +49,7 @@ def decode(data: bytes) -> tuple[Checkpoint, Coverage]:
     try:
         saved = _decoder().decode(content)
     except msgspec.ValidationError as error:
-        _refuse_newer(msgspec.json.decode(content, type=_Versioned).version)
+        _refuse_newer(msgspec.json.decode(content, type=_CheckpointVersion).version)
         raise ValueError(f"its content makes no sense: {error}") from error
     _refuse_newer(saved.version)
     return saved, saved.journal
