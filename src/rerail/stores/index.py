@@ -38,8 +38,9 @@ def append(root: str, run_dir: str, segment: int, summary: Summary) -> None:
     status = os.stat(os.path.join(run_dir, segments.file_name(segment)))
     row = Row(segment, status.st_size, status.st_mtime_ns, status.st_ino, summary)
     path = os.path.join(root, FILE_NAME)
-    size = durable.append_line(path, _line(msgspec.json.encode(row)))
-    if size // COMPACT_BYTES > (size - 1000) // COMPACT_BYTES:
+    line = _line(msgspec.json.encode(row))
+    size = durable.append_line(path, line)
+    if size // COMPACT_BYTES > (size - len(line)) // COMPACT_BYTES:  # this line has crossed the mark
         rows = load(root)
         lines = [_line(msgspec.json.encode(kept)) for kept in rows.values() if is_current(kept, root)]
         durable.replace_cache(path, b"".join(lines))
