@@ -188,7 +188,14 @@ BAD = [
     ("steps: [{id: s, pipeline: inner.yaml, with: {name: x, nam: y}}]", "its pipeline has no param `nam`"),
     ("steps: [{id: s, pipeline: broken.yaml}]", "broken.yaml:1:10: unknown key `runn`, did you mean `run`?"),
     ("steps: [{id: s, map: {over: [1]}}]", "step `s` has no `steps`"),
-    ("steps: [{id: s, map: {over: x}, steps: [{run: x}]}]", "must be a list or an expression, not 'x'"),
+    (
+        "steps: [{id: s, map: {over: x}, steps: [{run: x}]}]",
+        "must be a list, an expression, or one of glob, lines, json, command, not 'x'",
+    ),
+    (
+        "steps: [{id: s, map: {over: 3}, steps: [{run: x}]}]",
+        "must be a list, an expression, or one of glob, lines, json, command, not 3",
+    ),
     ("steps: [{id: s, map: {}, steps: [{run: x}]}]", "has no `over`"),
     ("steps: [{id: s, map: {over: {glob: x, lines: y}}, steps: [{run: x}]}]", "exactly one of glob, lines"),
     ("steps: [{id: s, map: {over: {json: x, path: a.b}}, steps: [{run: x}]}]", "must begin with $"),

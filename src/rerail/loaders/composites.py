@@ -129,10 +129,11 @@ def _source(fields: Fields, problems: Problems, expressions: Expressions, direct
     if isinstance(node.value, list):
         expressions.everything(node)
         return Source(kind="list", value=node.plain())
+    if not isinstance(node.value, str | dict) or (isinstance(node.value, str) and not placeholders.has_holes(node.value)):
+        allowed = f"a list, an expression, or one of {', '.join(SOURCES)}"
+        problems.add(node, f"`over` of {fields.what} must be {allowed}, not {describe(node)}")
+        return nothing
     if isinstance(node.value, str):
-        if not placeholders.has_holes(node.value):
-            problems.add(node, f"`over` of {fields.what} must be a list or an expression, not {describe(node)}")
-            return nothing
         expressions.everything(node)
         return Source(kind="expression", value=node.value)
     return _outside_source(node, fields.what, problems, expressions, directory)
