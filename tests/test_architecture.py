@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "rerail"
 MODULES = sorted(SOURCE.rglob("*.py"))
 BANNED = re.compile(r"(Manager|Helper|Util|Handler|Service|Context|Impl|Enhanced|Unified)")
 
-# Calls that change a file system. Only durable.py may make them, with the exceptions below and why.
+# Calls that change a file system. Only durable may make them, with the exceptions below and why.
 CHANGING = {
     "fsync", "fdatasync", "rename", "renames", "replace", "link", "symlink", "truncate", "ftruncate", "pwrite",
     "unlink", "remove", "rmdir", "mkdir", "makedirs", "write_text", "write_bytes", "touch", "rmtree", "move", "copy",
@@ -76,7 +76,7 @@ def test_only_durable_changes_files() -> None:
         if relative.startswith(("durable/", "testing/")):
             continue
         for name, line in changes_files(parsed(path)):
-            assert (relative, name) in EXCEPTIONS, f"{relative}:{line} calls {name}; that belongs in durable.py"
+            assert (relative, name) in EXCEPTIONS, f"{relative}:{line} calls {name}; that belongs in durable"
             used.add((relative, name))
     assert used == set(EXCEPTIONS), "an exception nobody needs any more"
 

@@ -1,6 +1,6 @@
 """The composition root: joins pipeline, store, kinds, executor and engine. The command line is its first client.
 
-A new run and a resumed one go through the same `_drive`; they differ only in the state they start from.
+A new run and a resumed one go through the same `execute`; they differ only in the state they start from.
 """
 
 from __future__ import annotations

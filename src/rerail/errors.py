@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-EXIT_COMPLETED = 0
 EXIT_STEP_FAILED = 1
 SIGNAL_EXIT_BASE = 128
 

@@ -1,6 +1,6 @@
 """The seams: what the engine needs of the outside world. The docstrings are the contracts.
 
-Every implementation does everything; `rerail.testing` has the suite that proves it.
+`rerail.testing` has the suites that prove that an implementation keeps them.
 """
 
 from __future__ import annotations

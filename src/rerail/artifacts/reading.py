@@ -216,9 +216,7 @@ def _parsed(fd: int, demand: ReadRequest, size: int) -> str:
     checks = demand.checks
     if checks is None or not (checks.format or checks.schema):
         return ""
-    form = checks.format or {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}.get(
-        os.path.splitext(checks.path)[1], "json"
-    )
+    form = checks.format or _FORMS.get(os.path.splitext(checks.path)[1], "json")
     if size > MOST_PARSED:
         return f"is too large to be checked as {form} ({size} bytes, {MOST_PARSED} at most)"
     os.lseek(fd, 0, os.SEEK_SET)

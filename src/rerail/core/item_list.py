@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
@@ -24,7 +23,6 @@ IN_ONE_RECORD = 1_000
 DIGEST_CHARS = 12
 TAGS = ("items-listed", "item-edited")  # the records that tell a list
 
-_PLAIN = re.compile(r"[ -9;-~]+")  # ASCII without control characters, and without what separates keys
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 

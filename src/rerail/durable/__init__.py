@@ -1,4 +1,4 @@
-"""The only module that makes state durable: nothing else may sync, rename, link or open state for writing.
+"""The only package that makes state durable: nothing else may sync, rename, link or open state for writing.
 
 Rules a reader must not break:
 - a sync that failed is never tried again on the same file: the kernel may have dropped the data and will

@@ -27,7 +27,7 @@ _DURATION: Schema = {
     "description": "Seconds, or a text such as 30s, 5m or 1h30m.",
     "anyOf": [
         {"type": "number", "minimum": 0},
-        {"type": "string", "pattern": r"^(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"},
+        {"type": "string", "pattern": _DURATION_PATTERN},
     ],
 }
 _ID: Schema = {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}

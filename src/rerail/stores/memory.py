@@ -1,4 +1,4 @@
-"""A store that forgets: for tests, dry runs and programs that want rerail's engine without its disk."""
+"""A store that forgets: for tests, and for programs that want rerail's engine without its disk."""
 
 from __future__ import annotations
 

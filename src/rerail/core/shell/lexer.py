@@ -131,10 +131,6 @@ class _Lexer:
             self._word_start = False
             self._at = self._skip(_ORDINARY, self._at + 1)
 
-    def _is_pattern(self) -> bool:
-        """Whether `(#` stands in a pattern of `[[ … =~ … ]]`, where it begins no comment."""
-        return self._text[self._at - 1 : self._at] == "(" and self._around.in_test(self._at)
-
     def _quoting(self, char: str) -> bool:
         """Backslash, quotes and substitutions, as they are outside quotes."""
         if char == "\\":
