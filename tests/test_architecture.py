@@ -30,7 +30,7 @@ EXCEPTIONS = {
     ("kinds/builtin.py", "makedirs"): "directories of the user's file in a `write` step",
     ("kinds/python_child.py", "open for writing"): "the channel of the step, in the child process",
     ("cli/main.py", "open for writing"): "standard streams we were started without",
-    ("cli/demo.py", "write_text"): "a scratch directory",
+    ("cli/commands/demo.py", "write_text"): "a scratch directory",
     ("cli/main.py", "os.open for writing"): "/dev/null in their place",
     ("executors/logs.py", "truncate"): "the second part of a log that is too long starts anew",
     ("stores/memory.py", "os.open for writing"): "/dev/null: memory keeps no logs",

@@ -13,12 +13,12 @@ import click
 import msgspec
 
 from rerail.app import interventions
+from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
 from rerail.cli.options import base_dir, find_run, json_option, open_store, reach, run_argument, store_option
 from rerail.cli.render.output import printable, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
 from rerail.cli.render.units import age
-from rerail.cli.run import ExecuteFlags, changes_option, driving_options, go_on
 from rerail.core import item_list as lists
 from rerail.core.dead_letters import DeadLetter, chosen, history
 from rerail.core.events import Failure

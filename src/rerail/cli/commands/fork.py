@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from rerail import api
+from rerail.cli.execute import ExecuteFlags, driving_options, go_on, pairs, show_plan
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.render.output import say
-from rerail.cli.run import ExecuteFlags, driving_options, go_on, pairs, show_plan
 from rerail.core.model import RunOptions
 from rerail.core.planner import plan as plan_of
 from rerail.core.state import RunState
