@@ -1,25 +1,33 @@
-"""The runs of a store as rows, newest first: from the index where that counts, else from the runs themselves."""
+"""The runs of a store: as rows, which of them to go on with, which to remove, and what they have cost.
+
+What is asked of all of them comes from the index where that counts, else from the runs themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rerail.core.state import shown_status
 from rerail.core.summary import Summary, summary_of
-from rerail.errors import RerailError
-from rerail.ports import Ownership
+from rerail.errors import RerailError, RunNotFound, UsageError
+from rerail.ports import LoadedRun, Ownership
 from rerail.stores import index
 from rerail.stores.directory import DirectoryStore
+
+if TYPE_CHECKING:
+    from rerail.core.ledger import LedgerEntry
 
 STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
 
 
 def summaries(store: DirectoryStore, run_ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """One row for each run; a run that cannot be read is listed as what it is."""
+    """One row for each run, newest first; a run that cannot be read is listed as what it is."""
     known = index.load(store.root)
     rows = []
     for run_id in store.runs() if run_ids is None else run_ids:
@@ -63,3 +71,194 @@ def _read(store: DirectoryStore, run_id: str) -> dict[str, Any]:
 def owner_fields(ownership: Ownership) -> dict[str, Any] | None:
     """Who owns a run, for programs."""
     return {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
+
+
+def newest_first(store: DirectoryStore) -> list[str]:
+    """Run ids by the time they were created, newest first; those given by hand sort by their files' age."""
+
+    def created(run_id: str) -> tuple[str, str]:
+        return (store.created_at(run_id), run_id)
+
+    return sorted(store.runs(), key=created, reverse=True)
+
+
+def newest_unfinished(store: DirectoryStore) -> str | None:
+    """The run that `resume` continues if none is named; None if every run is completed."""
+    runs = newest_first(store)
+    if not runs:
+        raise RunNotFound(f"there are no runs in {store.root}", hint="rerail run PIPELINE")
+    known = index.load(store.root)
+    for run_id in runs:
+        if not _is_known_completed(store, run_id, known) and store.read(run_id).state.status != "completed":
+            return run_id
+    return None
+
+
+def _is_known_completed(store: DirectoryStore, run_id: str, known: dict[str, index.Row]) -> bool:
+    """Whether the index says so and counts: of thousands of runs none has to be read to find that nothing is left."""
+    row = known.get(run_id)
+    return row is not None and row.summary.status == "completed" and index.is_current(row, store.root)
+
+
+def resumable(
+    store: DirectoryStore, pipeline_path: str, run_id: str | None, given: dict[str, Any], *, base_dir: str
+) -> str | None:
+    """The run that `run --resume` continues: by id, or the newest unfinished one of this pipeline that fits."""
+    if run_id is not None:
+        if run_id not in store.runs():
+            return None
+        _refuse_conflict(store, run_id, given)
+        return run_id
+    path = os.path.realpath(pipeline_path)
+    known = index.load(store.root)
+    for candidate in newest_first(store):
+        if _is_known_completed(store, candidate, known):
+            continue
+        header = store.header(candidate)
+        if header is None or os.path.realpath(os.path.join(base_dir, header.pipeline_path)) != path:
+            continue
+        recording = store.read(candidate)
+        if recording.state.status != "completed" and not _conflicts(recording, given):
+            return candidate
+    return None
+
+
+def _conflicts(recording: LoadedRun, given: dict[str, Any]) -> list[str]:
+    params = recording.header.params
+    return [name for name, value in given.items() if name not in params or params[name] != value]
+
+
+def _refuse_conflict(store: DirectoryStore, run_id: str, given: dict[str, Any]) -> None:
+    conflicting = _conflicts(store.read(run_id), given)
+    if conflicting:
+        raise UsageError(
+            f"run {run_id} was started with other params: {', '.join(conflicting)}",
+            hint=f"rerail resume {run_id}, or another --id",
+        )
+
+
+def prunable(store: DirectoryStore, oldest: float | None, keep: int, statuses: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The rows of runs with one of these statuses that are older than so many seconds; not live ones nor the newest."""
+    now = datetime.now(UTC)
+    rows = []
+    for row in list(summaries(store))[keep:]:
+        alive = bool(row.get("owner") and row["owner"]["alive"])
+        if alive or row["status"] not in statuses:
+            continue
+        created = datetime.fromisoformat(row["created_at"].replace("Z", "+00:00")) if row["created_at"] else None
+        if oldest is None or (created is not None and (now - created).total_seconds() > oldest):
+            rows.append(row)
+    return rows
+
+
+def prune_run(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> None:
+    """Delete a run; raises if its status is none of these any more, or somebody drives it."""
+
+    def reject_other_status() -> None:
+        # What the list said is not enough to destroy anything: since then somebody may have marked a step, resumed the
+        # run or forked it, and damage is evidence.
+        try:
+            status = shown_status(store.read(run_id).state, owner_alive=False)  # its lock is ours
+        except RerailError:
+            if "damaged" not in statuses:
+                raise
+            return
+        if status not in statuses:
+            raise UsageError(f"it is {status} now", hint=f"rerail show {run_id}")
+
+    delete_run(store, run_id, reject_other_status)
+
+
+def delete_run(store: DirectoryStore, run_id: str, check: Callable[[], None] = lambda: None) -> None:
+    """Delete a run, then what its last attempts left in memory, and those of them that still run."""
+    from rerail import processes
+    from rerail.app.traces import process_tag_in
+    from rerail.executors import channels
+
+    mark = process_tag_in(store, run_id)
+    store.delete(run_id, check)
+    if mark:
+        processes.kill_tagged(mark)
+        channels.wipe(mark)
+
+
+def collect_copies(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> tuple[int, int]:
+    """Remove copies of artifacts that no run but those which are gone refers to; how many, and how many bytes.
+
+    Raises BlockingIOError if a run that is going on may need them.
+    """
+    from rerail.artifacts.content_store import ContentStore
+
+    objects = ContentStore(os.path.join(store.root, "objects"))
+
+    def find_live() -> set[str]:
+        live: set[str] = set()
+        for run_id in store.runs():
+            if run_id in gone:
+                continue
+            for unit in store.read(run_id).state.units.values():
+                for record in unit.artifacts:
+                    live |= {record.sha256, record.manifest}
+                    if record.manifest:
+                        live.update(entry.sha256 for entry in objects.manifest(record.manifest) or ())
+        return live
+
+    return objects.collect(find_live, dry_run=dry_run)
+
+
+def tree_bytes(path: str) -> int:
+    """What a directory takes, as far as it can be read."""
+    total = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def ledger(
+    store: DirectoryStore,
+    run_ids: Iterable[str],
+    pipeline: str,
+    *,
+    whole: bool,
+    unreadable: Callable[[str, RerailError], None],
+) -> Iterator[LedgerEntry]:
+    """All attempts, also those that reported nothing if that is the whole story: of runs that cost something.
+
+    Who asks for the whole story wants no part left out; else `unreadable` is told of runs that are.
+    """
+    for run_id in run_ids:
+        try:
+            header = store.header(run_id)
+            name = header.pipeline if header else ""
+            if not pipeline or pipeline == name:
+                attempts = _attempts(store, run_id, name)
+                if whole or any(entry.metrics for entry in attempts):
+                    yield from attempts
+        except RerailError as error:
+            if whole:
+                raise
+            unreadable(run_id, error)
+
+
+def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[LedgerEntry]:
+    """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
+    from rerail.core.events import RunRepaired
+    from rerail.core.ledger import LedgerEntry, cut_off, entries, given_up
+
+    history = list(store.history(run_id))
+    found = list(entries(run_id, pipeline, history))
+    repaired = next((event.at for _, event in history if isinstance(event, RunRepaired)), None)
+    if repaired is None and all(entry.status != "running" for entry in found):
+        return found
+    recording = store.read(run_id)
+    like = LedgerEntry(run_id=run_id, pipeline=pipeline, at=repaired or datetime.now(UTC), status="completed")
+    before = given_up(found, recording.state, like) if repaired else []
+    if store.ownership(run_id).alive:
+        return [*before, *found]
+    from rerail.app.traces import last_traces
+
+    return [*before, *cut_off(found, recording.state, last_traces(store, recording), like)]

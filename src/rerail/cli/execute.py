@@ -13,13 +13,13 @@ import click
 import msgspec
 
 from rerail import api, processes
+from rerail.app.runs import newest_unfinished, resumable
 from rerail.cli.options import (
     Decorator,
     Dollars,
     base_dir,
     find_run,
     json_option,
-    newest_first,
     open_store,
     run_argument,
     store_option,
@@ -39,10 +39,8 @@ from rerail.core.plan import PlanOptions as Wanted
 from rerail.core.planner import plan, up_to
 from rerail.core.state import RunState, Unit
 from rerail.engine.spec import Ask
-from rerail.errors import RunNotFound, UsageError
+from rerail.errors import UsageError
 from rerail.loaders.fields import parse_duration
-from rerail.ports import LoadedRun
-from rerail.stores import index
 from rerail.stores.directory import DirectoryStore, check_run_id
 
 
@@ -154,7 +152,7 @@ def run(
     given = {**_params_file(params_file), **pairs(params, "-p")}
     _check_steps(loaded, wanted)
     if resume_:
-        found = _resumable(store, pipeline, run_id, _given_values(loaded, given))
+        found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=base_dir(store))
         if found is not None:
             return go_on(store, found, wanted)
     mask = api.present_secrets(loaded, wanted.options(RunOptions()))
@@ -203,7 +201,7 @@ def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
     if run_name is not None:
         run_id = find_run(store, run_name)
     else:
-        newest = _newest_unfinished(store)
+        newest = newest_unfinished(store)
         if newest is None:
             say("rerail: nothing to resume: every run is completed")
             return 0
@@ -329,62 +327,10 @@ def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
             )
 
 
-def _newest_unfinished(store: DirectoryStore) -> str | None:
-    runs = newest_first(store)
-    if not runs:
-        raise RunNotFound(f"there are no runs in {store.root}", hint="rerail run PIPELINE")
-    known = index.load(store.root)
-    for run_id in runs:
-        if not _is_known_completed(store, run_id, known) and store.read(run_id).state.status != "completed":
-            return run_id
-    return None
-
-
-def _is_known_completed(store: DirectoryStore, run_id: str, known: dict[str, index.Row]) -> bool:
-    """Whether the index says so and counts: of thousands of runs none has to be read to find that nothing is left."""
-    row = known.get(run_id)
-    return row is not None and row.summary.status == "completed" and index.is_current(row, store.root)
-
-
 def _given_values(pipeline: Pipeline, given: dict[str, Any]) -> dict[str, Any]:
     """The params that were given, as the run would have recorded them."""
     values, _ = resolve(pipeline.params, given)
     return {name: values.get(name, value) for name, value in given.items()}
-
-
-def _resumable(store: DirectoryStore, pipeline: str, run_id: str | None, given: dict[str, Any]) -> str | None:
-    """The run that `run --resume` continues: by id, or the newest unfinished one of this pipeline that fits."""
-    if run_id is not None:
-        if run_id not in store.runs():
-            return None
-        _refuse_conflict(store, run_id, given)
-        return run_id
-    path = os.path.realpath(pipeline)
-    known = index.load(store.root)
-    for candidate in newest_first(store):
-        if _is_known_completed(store, candidate, known):
-            continue
-        header = store.header(candidate)
-        if header is None or os.path.realpath(os.path.join(base_dir(store), header.pipeline_path)) != path:
-            continue
-        recording = store.read(candidate)
-        if recording.state.status != "completed" and not _conflicts(recording, given):
-            return candidate
-    return None
-
-
-def _conflicts(recording: LoadedRun, given: dict[str, Any]) -> list[str]:
-    params = recording.header.params
-    return [name for name, value in given.items() if name not in params or params[name] != value]
-
-
-def _refuse_conflict(store: DirectoryStore, run_id: str, given: dict[str, Any]) -> None:
-    conflicting = _conflicts(store.read(run_id), given)
-    if conflicting:
-        raise UsageError(
-            f"run {run_id} was started with other params: {', '.join(conflicting)}",
-            hint=f"rerail resume {run_id}, or another --id",
-        )
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:

@@ -49,6 +49,8 @@ def run_argument(*, required: bool = True) -> Decorator:
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """The runs whose id begins like this, for the shell; never an error."""
+    from rerail.app.runs import newest_first
+
     try:
         found = [*newest_first(open_store(ctx.params.get("store_url"))), "last"]
     except Exception:  # noqa: BLE001 - a shell that completes must not be shown errors
@@ -96,21 +98,14 @@ def base_dir(store: DirectoryStore) -> str:
     return os.path.dirname(store.root)
 
 
-def newest_first(store: DirectoryStore) -> list[str]:
-    """Run ids by the time they were created, newest first; those given by hand sort by their files' age."""
-
-    def created(run_id: str) -> tuple[str, str]:
-        return (store.created_at(run_id), run_id)
-
-    return sorted(store.runs(), key=created, reverse=True)
-
-
 def find_run(store: DirectoryStore, wanted: str) -> str:
     """The run a person means: an id, a unique prefix, or `last`. Raises RunNotFound with near matches."""
     runs = store.runs()
     if wanted in runs:
         return wanted
     if wanted == "last" and runs:
+        from rerail.app.runs import newest_first
+
         return newest_first(store)[0]
     matching = [run for run in runs if run.startswith(wanted)] if wanted else []
     if len(matching) == 1:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 import msgspec
 
+from rerail.app.runs import ledger
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.render.output import say
 from rerail.cli.render.table import Cell, columns, fitted, table
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.cli.render.units import seconds as spent_time
 from rerail.cli.render.units import span
-from rerail.core.events import RunRepaired
-from rerail.core.ledger import By, LedgerEntry, Sum, cut_off, entries, given_up, overall, summed
+from rerail.core.ledger import By, Sum, overall, summed
 from rerail.core.money import OTHER_TOKENS, TOKENS, amount, tokens
 from rerail.errors import RerailError, UsageError
-from rerail.stores.directory import DirectoryStore
 
 WIDEST_BAR = 24
 _LEAST_BAR = 4
@@ -55,11 +53,11 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
     runs = [find_run(store, run_name)] if run_name else sorted(store.runs())
     start = _since(since) if since else None
     by = by or ("step" if run_name else "run")
-    found = _ledger(store, runs, pipeline, whole=bool(run_name))
-    ledger = [entry for entry in found if start is None or entry.at >= start]
-    rows, total = summed(ledger, by, zone=None), overall(ledger)
+    found = ledger(store, runs, pipeline, whole=bool(run_name), unreadable=_say_not_counted)
+    counted = [entry for entry in found if start is None or entry.at >= start]
+    rows, total = summed(counted, by, zone=None), overall(counted)
     if as_json:
-        attempts = [msgspec.to_builtins(entry) for entry in ledger]
+        attempts = [msgspec.to_builtins(entry) for entry in counted]
         said = {"by": by, "rows": [_row(one) for one in rows], "total": _row(total), "attempts": attempts}
         sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
     elif not total.metrics:
@@ -70,37 +68,8 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
     return 0
 
 
-def _ledger(store: DirectoryStore, runs: list[str], pipeline: str, *, whole: bool) -> Iterator[LedgerEntry]:
-    """All attempts, also those that reported nothing if that is the whole story: of runs that cost something."""
-    for run_id in runs:
-        try:
-            header = store.header(run_id)
-            name = header.pipeline if header else ""
-            if not pipeline or pipeline == name:
-                attempts = _attempts(store, run_id, name)
-                if whole or any(entry.metrics for entry in attempts):
-                    yield from attempts
-        except RerailError as error:
-            if whole:
-                raise
-            say(f"rerail: run {run_id} is not counted: {error}")
-
-
-def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[LedgerEntry]:
-    """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
-    history = list(store.history(run_id))
-    found = list(entries(run_id, pipeline, history))
-    repaired = next((event.at for _, event in history if isinstance(event, RunRepaired)), None)
-    if repaired is None and all(entry.status != "running" for entry in found):
-        return found
-    recording = store.read(run_id)
-    like = LedgerEntry(run_id=run_id, pipeline=pipeline, at=repaired or datetime.now(UTC), status="completed")
-    before = given_up(found, recording.state, like) if repaired else []
-    if store.ownership(run_id).alive:
-        return [*before, *found]
-    from rerail.app.traces import last_traces
-
-    return [*before, *cut_off(found, recording.state, last_traces(store, recording), like)]
+def _say_not_counted(run_id: str, error: RerailError) -> None:
+    say(f"rerail: run {run_id} is not counted: {error}")
 
 
 def _since(text: str) -> datetime:

@@ -16,8 +16,7 @@ import click
 import msgspec
 
 from rerail import durable
-from rerail.app.runs import summaries
-from rerail.cli.commands.prune import tree_bytes
+from rerail.app.runs import summaries, tree_bytes
 from rerail.cli.options import json_option, open_store, store_option
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import out_look

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
 
-from rerail.app.runs import STATUSES, summaries
+from rerail.app.runs import STATUSES, collect_copies, delete_run, prunable, prune_run, summaries, tree_bytes
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.render.output import say
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import STYLES, out_look
 from rerail.cli.render.units import age, span
-from rerail.core.state import shown_status
 from rerail.errors import RerailError, RunBusy, UsageError
 from rerail.stores.directory import DirectoryStore
 from rerail.text import size_text as size
@@ -43,7 +40,7 @@ def delete(run_name: str, yes: bool, store_url: str | None) -> int:
         if not sure:
             say("rerail: nothing was deleted")
             return 0
-    _remove(store, run_id)
+    delete_run(store, run_id)
     say(f"rerail: run {run_id} is deleted")
     return 0
 
@@ -68,10 +65,10 @@ def prune(
     if older_than is None and keep is None:
         raise UsageError("prune needs --older-than or --keep", hint="rerail prune --older-than 30d --dry-run")
     store = open_store(store_url)
-    rows = _prunable(store, _age(older_than), keep or 0, statuses or FINISHED)
+    rows = prunable(store, _age(older_than), keep or 0, statuses or FINISHED)
     for row in rows:
         row["bytes"] = tree_bytes(store.path(row["run_id"]))
-    kept = [] if dry_run else [row for row in rows if not _delete(store, row["run_id"], statuses or FINISHED)]
+    kept = [] if dry_run else [row for row in rows if not _prune(store, row["run_id"], statuses or FINISHED)]
     gone = [row for row in rows if row not in kept]
     total = sum(row["bytes"] for row in gone)
     if as_json:
@@ -84,26 +81,20 @@ def prune(
     return 0
 
 
-def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
-    """Remove copies of artifacts that no run refers to any more."""
-    from rerail.artifacts.content_store import ContentStore
-
-    objects = ContentStore(os.path.join(store.root, "objects"))
-
-    def find_live() -> set[str]:
-        live: set[str] = set()
-        for run_id in store.runs():
-            if run_id in gone:
-                continue
-            for unit in store.read(run_id).state.units.values():
-                for record in unit.artifacts:
-                    live |= {record.sha256, record.manifest}
-                    if record.manifest:
-                        live.update(entry.sha256 for entry in objects.manifest(record.manifest) or ())
-        return live
-
+def _prune(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> bool:
+    """Delete a run, or say why it stays; whether it is gone."""
     try:
-        count, total = objects.collect(find_live, dry_run=dry_run)
+        prune_run(store, run_id, statuses)
+    except (RerailError, OSError) as error:
+        say(f"rerail: run {run_id} stays: {error}")
+        return False
+    return True
+
+
+def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
+    """Remove copies of artifacts that no run refers to any more, and say so."""
+    try:
+        count, total = collect_copies(store, gone, dry_run=dry_run)
     except BlockingIOError:
         say("rerail: no copies of artifacts were removed: a run that is going on may need them")
         return
@@ -124,19 +115,6 @@ def _say_pruned(rows: list[dict[str, Any]]) -> None:
     sys.stdout.write("".join(line + "\n" for line in table(cells, out_look())))
 
 
-def _prunable(store: DirectoryStore, oldest: float | None, keep: int, statuses: tuple[str, ...]) -> list[dict[str, Any]]:
-    now = datetime.now(UTC)
-    rows = []
-    for row in list(summaries(store))[keep:]:
-        alive = bool(row.get("owner") and row["owner"]["alive"])
-        if alive or row["status"] not in statuses:
-            continue
-        created = datetime.fromisoformat(row["created_at"].replace("Z", "+00:00")) if row["created_at"] else None
-        if oldest is None or (created is not None and (now - created).total_seconds() > oldest):
-            rows.append(row)
-    return rows
-
-
 def _age(text: str | None) -> float | None:
     if text is None:
         return None
@@ -144,51 +122,3 @@ def _age(text: str | None) -> float | None:
     if seconds is None:
         raise UsageError(f"--older-than {text!r}: not a time such as 12h or 30d", hint="rerail prune --help")
     return seconds
-
-
-def _delete(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> bool:
-    """Delete a run whose status is one of these; whether it was."""
-
-    def reject_other_status() -> None:
-        # What the list said is not enough to destroy anything: since then somebody may have marked a step, resumed the
-        # run or forked it, and damage is evidence.
-        try:
-            status = shown_status(store.read(run_id).state, owner_alive=False)  # its lock is ours
-        except RerailError:
-            if "damaged" not in statuses:
-                raise
-            return
-        if status not in statuses:
-            raise UsageError(f"it is {status} now", hint=f"rerail show {run_id}")
-
-    try:
-        _remove(store, run_id, reject_other_status)
-    except (RerailError, OSError) as error:
-        say(f"rerail: run {run_id} stays: {error}")
-        return False
-    return True
-
-
-def _remove(store: DirectoryStore, run_id: str, check: Callable[[], None] = lambda: None) -> None:
-    """Delete a run, then what its last attempts left in memory, and those of them that still run."""
-    from rerail import processes
-    from rerail.app.traces import process_tag_in
-    from rerail.executors import channels
-
-    mark = process_tag_in(store, run_id)
-    store.delete(run_id, check)
-    if mark:
-        processes.kill_tagged(mark)
-        channels.wipe(mark)
-
-
-def tree_bytes(path: str) -> int:
-    """What a directory takes, as far as it can be read."""
-    total = 0
-    for directory, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-            except OSError:
-                continue
-    return total

@@ -9,7 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.cli.options import base_dir, complete_run, find_run, json_option, newest_first, open_store, store_option
+from rerail.app.runs import newest_first
+from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, store_option
 from rerail.cli.render.output import ReadingProgress, say
 from rerail.cli.render.units import counted
 from rerail.errors import RerailError, StateError, UsageError
