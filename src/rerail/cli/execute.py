@@ -1,4 +1,4 @@
-"""`rerail run` and `rerail resume`: the same thing from an empty journal and from one that is not."""
+"""What the commands that drive a run share: their options, the plan they show, and going on with a run."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import click
 import msgspec
 
 from rerail import api, processes
-from rerail.app.runs import newest_unfinished, resumable
 from rerail.cli.options import (
     Decorator,
     Dollars,
     base_dir,
-    find_run,
     json_option,
-    open_store,
-    run_argument,
     store_option,
     volume_options,
 )
@@ -32,16 +27,14 @@ from rerail.cli.render.reporters import Reporters
 from rerail.cli.render.summary import conclude
 from rerail.cli.render.terminal import terminal_of
 from rerail.core.audit import Audit, Depth
-from rerail.core.model import Pipeline, RunOptions
-from rerail.core.params import resolve
+from rerail.core.model import RunOptions
 from rerail.core.plan import Changes, Plan
-from rerail.core.plan import PlanOptions as Wanted
-from rerail.core.planner import plan, up_to
+from rerail.core.planner import up_to
 from rerail.core.state import RunState, Unit
 from rerail.engine.spec import Ask
 from rerail.errors import UsageError
 from rerail.loaders.fields import parse_duration
-from rerail.stores.directory import DirectoryStore, check_run_id
+from rerail.stores.directory import DirectoryStore
 
 
 class ExecuteFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,95 +113,6 @@ def driving_options(command: Any) -> Any:
     return command
 
 
-@click.command(epilog="Example: rerail run pipeline.yaml -p task=docs --parallel 4")
-@click.argument("pipeline", type=click.Path())
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A param of the pipeline; repeatable.")
-@click.option("--params-file", type=click.Path(), help="Params from a YAML or JSON file.")
-@click.option("--id", "run_id", metavar="ID", help="The id of the run, instead of a generated one.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the run; repeatable.")
-@click.option("--resume", "resume_", is_flag=True, help="Continue the newest unfinished run that fits, if there is one.")
-@click.option("--fresh", "--force", "fresh", is_flag=True, help="Always start a new run.")
-@click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
-@driving_options
-def run(
-    pipeline: str,
-    params: tuple[str, ...],
-    params_file: str | None,
-    run_id: str | None,
-    labels: tuple[str, ...],
-    resume_: bool,
-    fresh: bool,
-    store_url: str | None,
-    **wishes: Any,
-) -> int:
-    """Run a pipeline."""
-    if run_id is not None:
-        check_run_id(run_id)
-    if resume_ and fresh:
-        raise UsageError("--resume and --fresh contradict each other", hint="rerail run --help")
-    wanted = ExecuteFlags(**wishes)
-    store = open_store(store_url, pipeline)
-    loaded, text = api.load(pipeline)
-    given = {**_params_file(params_file), **pairs(params, "-p")}
-    _check_steps(loaded, wanted)
-    if resume_:
-        found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=base_dir(store))
-        if found is not None:
-            return go_on(store, found, wanted)
-    mask = api.present_secrets(loaded, wanted.options(RunOptions()))
-    api.refuse_secret_pipeline(mask, loaded, text, pipeline)
-    api.refuse_secrets(mask, given)
-    api.params_of(loaded, given)  # raises before anything else is done
-    if wanted.dry_run:
-        decisions = plan(loaded, RunState(), wishes=Wanted(start=wanted.start))
-        decisions = up_to(loaded, decisions, wanted.until) if wanted.until else decisions
-        show_plan(decisions, RunState(), as_json=wanted.as_json)
-        return 0
-    request = api.StartRequest(
-        pipeline_path=pipeline,
-        params=given,
-        labels=pairs(labels, "--label"),
-        run_id=run_id or api.new_run_id(datetime.now(UTC)),
-        options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
-        start=wanted.start,
-        until=wanted.until,
-        wait=wanted.patience,
-        allow_concurrent=wanted.allow_concurrent,
-    )
-    settle_in()
-    with outlet():
-        with shown_of(wanted, store, request.run_id or "") as shown:
-            request = msgspec.structs.replace(request, ask=_asker(wanted, shown))
-            shown.attach(loaded, RunState(), pipeline)
-            result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=base_dir(store))
-        return conclude(result, store, quiet=wanted.quiet)
-
-
-@click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
-@run_argument(required=False)
-@changes_option()
-@click.option(
-    "--verify",
-    type=click.Choice(["full", "fast"]),
-    default="full",
-    help="Prove artifacts by their whole content, or trust size, times and inode.",
-)
-@click.option("--no-restore", is_flag=True, help="Run steps again instead of restoring what they produced.")
-@driving_options
-def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
-    """Continue a run exactly where it was, after proving that what it relies on is intact."""
-    store = open_store(store_url)
-    if run_name is not None:
-        run_id = find_run(store, run_name)
-    else:
-        newest = newest_unfinished(store)
-        if newest is None:
-            say("rerail: nothing to resume: every run is completed")
-            return 0
-        run_id = newest
-    return go_on(store, run_id, ExecuteFlags(**wishes))
-
-
 def go_on(store: DirectoryStore, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:
     """Plan, say so, and unless it is a dry run do it."""
     base = base_dir(store)
@@ -241,7 +145,7 @@ def go_on(store: DirectoryStore, run_id: str, wanted: ExecuteFlags, headline: st
     with outlet() as printed:
         with shown_of(wanted, store, run_id) as shown:
             headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
-            request = msgspec.structs.replace(request, ask=_asker(wanted, shown))
+            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
             told = PlanPrinter(headline, wanted, store, shown, printed.drain)
             result = api.resume(store, run_id, shown.reporters, request, base_dir=base, teller=told)
         if result is None:
@@ -308,55 +212,10 @@ def settle_in() -> None:
     processes.only_steps = True
 
 
-def _asker(wanted: ExecuteFlags, shown: Reporters) -> Ask | None:
+def asker_of(wanted: ExecuteFlags, shown: Reporters) -> Ask | None:
     """Who asks what `approve` steps want to know, where there is somebody to ask."""
     return None if wanted.quiet or wanted.as_json else asker(shown.aside, terminal_of(STDERR))
 
 
 def shown_of(wanted: ExecuteFlags, store: DirectoryStore, run_id: str) -> Reporters:
     return Reporters(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)
-
-
-def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
-    names = [step.id for step in pipeline.steps]
-    for option, step in (("--from", wanted.start), ("--until", wanted.until)):
-        if step and step not in names:
-            raise UsageError(
-                f"{option}: the pipeline has no step `{step}`; it has {', '.join(names[:12])}",
-                hint="rerail check PIPELINE",
-            )
-
-
-def _given_values(pipeline: Pipeline, given: dict[str, Any]) -> dict[str, Any]:
-    """The params that were given, as the run would have recorded them."""
-    values, _ = resolve(pipeline.params, given)
-    return {name: values.get(name, value) for name, value in given.items()}
-
-
-def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError(f"{option} {text!r}: not NAME=VALUE", hint="rerail run --help")
-        pairs[key] = value
-    return pairs
-
-
-def _params_file(path: str | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    from rerail.loaders.document import Malformed, parse
-    from rerail.loaders.yaml import read_pipeline_file
-
-    hint = "rerail run PIPELINE --params-file FILE"
-    try:
-        root = parse(read_pipeline_file(path).decode("utf-8-sig"))
-    except Malformed as error:
-        raise UsageError(f"{path}:{error.line}:{error.column}: {error.message}", hint=hint) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8", hint=hint) from None
-    if not isinstance(root.value, dict):
-        raise UsageError(f"{path}: params must be a mapping, not {root.kind}", hint=hint)
-    values: dict[str, Any] = root.plain()
-    return values

@@ -23,9 +23,9 @@ from rerail.version import VERSION
 
 # Where each command is, and what `rerail --help` says of it without importing it.
 COMMANDS = {
-    "run": ("rerail.cli.execute:run", "Run a pipeline."),
-    "resume": ("rerail.cli.execute:resume", "Continue a run exactly where it was."),
-    "plan": ("rerail.cli.commands.fork:plan", "Say what a run would do, and why."),
+    "run": ("rerail.cli.commands.run:run", "Run a pipeline."),
+    "resume": ("rerail.cli.commands.resume:resume", "Continue a run exactly where it was."),
+    "plan": ("rerail.cli.commands.plan:plan", "Say what a run would do, and why."),
     "fork": ("rerail.cli.commands.fork:fork", "Start a run that shares the beginning of another."),
     "list": ("rerail.cli.commands.show:list_runs", "List the runs, newest first."),
     "show": ("rerail.cli.commands.show:show", "Show one run: its steps, outputs and errors."),

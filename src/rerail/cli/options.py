@@ -42,6 +42,17 @@ def volume_options(command: Any) -> Any:
     return click.option("-v", "--verbose", is_flag=True, help="Say more.")(command)
 
 
+def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """What an option that is repeatable says: NAME=VALUE each."""
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{option} {text!r}: not NAME=VALUE", hint="rerail run --help")
+        pairs[key] = value
+    return pairs
+
+
 def run_argument(*, required: bool = True) -> Decorator:
     metavar = "RUN" if required else "[RUN]"
     return click.argument("run_name", metavar=metavar, required=required, shell_complete=complete_run)

@@ -1,41 +1,18 @@
-"""`rerail plan` and `rerail fork`: what would happen, and a new run that shares the beginning of another."""
+"""`rerail fork`: a new run that shares the beginning of another."""
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from rerail import api
-from rerail.cli.execute import ExecuteFlags, driving_options, go_on, pairs, show_plan
-from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, run_argument, store_option
+from rerail.cli.execute import ExecuteFlags, driving_options, go_on, show_plan
+from rerail.cli.options import base_dir, find_run, open_store, pairs, run_argument
 from rerail.cli.render.output import say
-from rerail.core.model import RunOptions
-from rerail.core.planner import plan as plan_of
-from rerail.core.state import RunState
 from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id
-
-
-@click.command(epilog="Example: rerail plan last")
-@click.argument("what", metavar="PIPELINE|RUN", shell_complete=complete_run)
-@click.option("--verify", type=click.Choice(["full", "fast"]), default="full", help="As in `rerail resume`.")
-@click.option("--no-restore", is_flag=True, help="As in `rerail resume`.")
-@json_option("The decisions, with their reasons.")
-@store_option()
-def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
-    """Say what a run would do, and why, and change nothing: `run --dry-run` or `resume --dry-run`."""
-    if not os.path.isfile(what) and what.endswith((".yaml", ".yml")):
-        raise UsageError(f"there is no file {what}", hint="rerail plan PIPELINE|RUN")
-    if os.path.isfile(what):
-        loaded, text = api.load(what)
-        api.refuse_secret_pipeline(api.present_secrets(loaded, RunOptions()), loaded, text, what)
-        show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
-        return 0
-    store = open_store(store_url)
-    return go_on(store, find_run(store, what), ExecuteFlags(dry_run=True, as_json=as_json, **wishes))
 
 
 @click.command(epilog="Example: rerail fork last --from review -p level=final")

@@ -1,0 +1,37 @@
+"""`rerail resume`: a run goes on where it was, after what it relies on is proved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rerail.app.runs import newest_unfinished
+from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
+from rerail.cli.options import find_run, open_store, run_argument
+from rerail.cli.render.output import say
+
+
+@click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
+@run_argument(required=False)
+@changes_option()
+@click.option(
+    "--verify",
+    type=click.Choice(["full", "fast"]),
+    default="full",
+    help="Prove artifacts by their whole content, or trust size, times and inode.",
+)
+@click.option("--no-restore", is_flag=True, help="Run steps again instead of restoring what they produced.")
+@driving_options
+def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
+    """Continue a run exactly where it was, after proving that what it relies on is intact."""
+    store = open_store(store_url)
+    if run_name is not None:
+        run_id = find_run(store, run_name)
+    else:
+        newest = newest_unfinished(store)
+        if newest is None:
+            say("rerail: nothing to resume: every run is completed")
+            return 0
+        run_id = newest
+    return go_on(store, run_id, ExecuteFlags(**wishes))

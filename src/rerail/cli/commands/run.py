@@ -1,0 +1,123 @@
+"""`rerail run`: a new run, or with --resume the one that fits."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from rerail import api
+from rerail.app.runs import resumable
+from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
+from rerail.cli.options import base_dir, open_store, pairs
+from rerail.cli.render.output import outlet
+from rerail.cli.render.summary import conclude
+from rerail.core.model import Pipeline, RunOptions
+from rerail.core.params import resolve
+from rerail.core.plan import PlanOptions
+from rerail.core.planner import plan, up_to
+from rerail.core.state import RunState
+from rerail.errors import UsageError
+from rerail.stores.directory import check_run_id
+
+
+@click.command(epilog="Example: rerail run pipeline.yaml -p task=docs --parallel 4")
+@click.argument("pipeline", type=click.Path())
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A param of the pipeline; repeatable.")
+@click.option("--params-file", type=click.Path(), help="Params from a YAML or JSON file.")
+@click.option("--id", "run_id", metavar="ID", help="The id of the run, instead of a generated one.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the run; repeatable.")
+@click.option("--resume", "resume_", is_flag=True, help="Continue the newest unfinished run that fits, if there is one.")
+@click.option("--fresh", "--force", "fresh", is_flag=True, help="Always start a new run.")
+@click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
+@driving_options
+def run(
+    pipeline: str,
+    params: tuple[str, ...],
+    params_file: str | None,
+    run_id: str | None,
+    labels: tuple[str, ...],
+    resume_: bool,
+    fresh: bool,
+    store_url: str | None,
+    **wishes: Any,
+) -> int:
+    """Run a pipeline."""
+    if run_id is not None:
+        check_run_id(run_id)
+    if resume_ and fresh:
+        raise UsageError("--resume and --fresh contradict each other", hint="rerail run --help")
+    wanted = ExecuteFlags(**wishes)
+    store = open_store(store_url, pipeline)
+    loaded, text = api.load(pipeline)
+    given = {**_params_file(params_file), **pairs(params, "-p")}
+    _check_steps(loaded, wanted)
+    if resume_:
+        found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=base_dir(store))
+        if found is not None:
+            return go_on(store, found, wanted)
+    mask = api.present_secrets(loaded, wanted.options(RunOptions()))
+    api.refuse_secret_pipeline(mask, loaded, text, pipeline)
+    api.refuse_secrets(mask, given)
+    api.params_of(loaded, given)  # raises before anything else is done
+    if wanted.dry_run:
+        decisions = plan(loaded, RunState(), wishes=PlanOptions(start=wanted.start))
+        decisions = up_to(loaded, decisions, wanted.until) if wanted.until else decisions
+        show_plan(decisions, RunState(), as_json=wanted.as_json)
+        return 0
+    request = api.StartRequest(
+        pipeline_path=pipeline,
+        params=given,
+        labels=pairs(labels, "--label"),
+        run_id=run_id or api.new_run_id(datetime.now(UTC)),
+        options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
+        start=wanted.start,
+        until=wanted.until,
+        wait=wanted.patience,
+        allow_concurrent=wanted.allow_concurrent,
+    )
+    settle_in()
+    with outlet():
+        with shown_of(wanted, store, request.run_id or "") as shown:
+            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
+            shown.attach(loaded, RunState(), pipeline)
+            result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=base_dir(store))
+        return conclude(result, store, quiet=wanted.quiet)
+
+
+def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
+    names = [step.id for step in pipeline.steps]
+    for option, step in (("--from", wanted.start), ("--until", wanted.until)):
+        if step and step not in names:
+            raise UsageError(
+                f"{option}: the pipeline has no step `{step}`; it has {', '.join(names[:12])}",
+                hint="rerail check PIPELINE",
+            )
+
+
+def _given_values(pipeline: Pipeline, given: dict[str, Any]) -> dict[str, Any]:
+    """The params that were given, as the run would have recorded them."""
+    values, _ = resolve(pipeline.params, given)
+    return {name: values.get(name, value) for name, value in given.items()}
+
+
+def _params_file(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    from rerail.loaders.document import Malformed, parse
+    from rerail.loaders.yaml import read_pipeline_file
+
+    hint = "rerail run PIPELINE --params-file FILE"
+    try:
+        root = parse(read_pipeline_file(path).decode("utf-8-sig"))
+    except Malformed as error:
+        raise UsageError(f"{path}:{error.line}:{error.column}: {error.message}", hint=hint) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8", hint=hint) from None
+    if not isinstance(root.value, dict):
+        raise UsageError(f"{path}: params must be a mapping, not {root.kind}", hint=hint)
+    values: dict[str, Any] = root.plain()
+    return values
