@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,15 +11,8 @@ import click
 import msgspec
 
 from rerail import api, processes
-from rerail.cli.options import (
-    Decorator,
-    Dollars,
-    base_dir,
-    json_option,
-    store_option,
-    volume_options,
-)
-from rerail.cli.render.output import STDERR, ReadingProgress, outlet, say
+from rerail.cli.options import Decorator, Dollars, base_dir, json_option, store_option, volume_options
+from rerail.cli.render.output import STDERR, ReadingProgress, outlet, print_json, say
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
 from rerail.cli.render.reporters import Reporters
@@ -203,7 +195,7 @@ def show_plan(
     say_plan(decisions, state, notices, look)
     say_found(found_lines(audit or Audit(), decisions), decisions, state, look)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(decisions).decode() + "\n")
+        print_json(decisions)
 
 
 def settle_in() -> None:

@@ -1,6 +1,8 @@
-"""`rerail approve` and `rerail reject`: a person answers a step that waits for one."""
+"""What `rerail approve` and `rerail reject` share: a person answers a step that waits for one."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
@@ -11,27 +13,21 @@ from rerail.cli.render.prompt import who
 from rerail.core.state import name
 
 
-@click.command(epilog="Example: rerail approve last publish -m 'read it, fine'")
-@run_argument()
-@click.argument("step", shell_complete=complete_step)
-@click.option("-m", "--message", "reason", default="", metavar="TEXT", help="Why; recorded with your name and the time.")
-@store_option()
-def approve(run_name: str, step: str, reason: str, store_url: str | None) -> int:
-    """Let a run go on behind a step that waits for a person."""
-    return _judge(run_name, step, reason, store_url, approved=True)
+def judging_options(command: Any) -> Any:
+    for option in (
+        store_option(),
+        click.option(
+            "-m", "--message", "reason", default="", metavar="TEXT", help="Why; recorded with your name and the time."
+        ),
+        click.argument("step", shell_complete=complete_step),
+        run_argument(),
+    ):
+        command = option(command)
+    return command
 
 
-@click.command(epilog="Example: rerail reject last publish -m 'chapter 3 is wrong'")
-@run_argument()
-@click.argument("step", shell_complete=complete_step)
-@click.option("-m", "--message", "reason", default="", metavar="TEXT", help="Why; recorded with your name and the time.")
-@store_option()
-def reject(run_name: str, step: str, reason: str, store_url: str | None) -> int:
-    """Fail a step that waits for a person; what does not depend on it goes on."""
-    return _judge(run_name, step, reason, store_url, approved=False)
-
-
-def _judge(run_name: str, step: str, reason: str, store_url: str | None, *, approved: bool) -> int:
+def judge(run_name: str, step: str, reason: str, store_url: str | None, *, approved: bool) -> int:
+    """Record a person's answer, and say what it led to."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)

@@ -1,10 +1,8 @@
-"""`rerail check` and `rerail schema`: pipeline files without running them."""
+"""`rerail check`: a pipeline file without running it."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
 import click
 
@@ -25,13 +23,4 @@ def check(pipeline: str) -> int:
     directory = os.path.dirname(os.path.abspath(pipeline))
     api.refuse_misplaced(loaded, place_of(directory, base_dir(store), store.path("any")), pipeline)
     say(f"rerail: {pipeline} is well: {counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')}")
-    return 0
-
-
-@click.command(epilog="Example: rerail schema > pipeline.schema.json")
-def schema() -> int:
-    """Print the JSON Schema of pipeline files, for editors."""
-    from rerail.loaders.schema import schema as built
-
-    sys.stdout.write(json.dumps(built(), indent=2) + "\n")
     return 0

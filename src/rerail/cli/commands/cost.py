@@ -12,7 +12,7 @@ import msgspec
 
 from rerail.app.runs import ledger
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.render.output import say
+from rerail.cli.render.output import print_json, say
 from rerail.cli.render.table import Cell, columns, fitted, table
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.cli.render.units import seconds as spent_time
@@ -59,7 +59,7 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
     if as_json:
         attempts = [msgspec.to_builtins(entry) for entry in counted]
         said = {"by": by, "rows": [_row(one) for one in rows], "total": _row(total), "attempts": attempts}
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        print_json(said)
     elif not total.metrics:
         asked = f" of {run_name}" * bool(run_name) + f" of {pipeline}" * bool(pipeline) + f" since {since}" * bool(since)
         say(f"rerail: nothing was reported through $RERAIL_METRICS by any attempt{asked}")

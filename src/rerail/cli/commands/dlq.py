@@ -15,7 +15,7 @@ import msgspec
 from rerail.app import interventions
 from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
 from rerail.cli.options import base_dir, find_run, json_option, open_store, reach, run_argument, store_option
-from rerail.cli.render.output import printable, say
+from rerail.cli.render.output import print_json, printable, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
 from rerail.cli.render.units import age
@@ -57,7 +57,7 @@ def list_letters(
     run_id = find_run(store, run_name)
     letters = sorted(_letters(store, run_id, items, step, error), key=lambda one: one.failed_at, reverse=True)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(letters).decode() + "\n")
+        print_json(letters)
     elif not letters:
         say(f"rerail: the dead letter queue of run {run_id} is empty\n  next: rerail show {run_id}")
     else:
@@ -136,7 +136,7 @@ def show(run_name: str, items: tuple[str, ...], as_json: bool, store_url: str | 
     run_id = find_run(store, run_name)
     letters = _letters(store, run_id, items, "", "")
     if as_json:
-        sys.stdout.write(msgspec.json.encode(letters).decode() + "\n")
+        print_json(letters)
         return 0
     for one in letters:
         lines = [f"item      {name((one.step, one.item))}", f"value     {msgspec.json.encode(one.value).decode()}"]

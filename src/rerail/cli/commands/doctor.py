@@ -18,6 +18,7 @@ import msgspec
 from rerail import durable
 from rerail.app.runs import summaries, tree_bytes
 from rerail.cli.options import json_option, open_store, store_option
+from rerail.cli.render.output import print_json
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import out_look
 from rerail.errors import StateError
@@ -48,7 +49,7 @@ def doctor(as_json: bool, store_url: str | None) -> int:
     store = open_store(store_url)
     findings = [*_store(store, store_url), *_disk(store), *_runs(store), *_tools()]
     if as_json:
-        sys.stdout.write(msgspec.json.encode(findings).decode() + "\n")
+        print_json(findings)
     else:
         look = out_look()
         marks = {

@@ -1,9 +1,8 @@
-"""`rerail init` and `rerail completion`: getting started."""
+"""`rerail init`: a pipeline to start from."""
 
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
@@ -57,8 +56,6 @@ finally:
   - run: echo run ${{{{ run.id }}}} has ${{{{ run.status }}}}
 """
 
-SHELLS = ("bash", "zsh", "fish")
-
 
 @click.command(epilog="Example: rerail init && rerail run pipeline.yaml")
 @click.argument("path", default="pipeline.yaml", type=click.Path())
@@ -72,18 +69,4 @@ def init(path: str) -> int:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="rerail init PATH") from None
     say(f"rerail: wrote {path}\n  next: rerail run {path}")
-    return 0
-
-
-@click.command(epilog="Example: rerail completion bash >> ~/.bashrc")
-@click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> int:
-    """Print a script that completes commands, options, runs and steps in a shell."""
-    from click.shell_completion import get_completion_class
-
-    from rerail.cli.main import cli
-
-    made = get_completion_class(shell)
-    assert made is not None
-    sys.stdout.write(made(cli, {}, "rerail", "_RERAIL_COMPLETE").source() + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""`rerail delete` and `rerail prune`: runs that nobody needs any more."""
+"""`rerail prune`: delete runs that nobody needs any more."""
 
 from __future__ import annotations
 
@@ -7,42 +7,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-import msgspec
 
-from rerail.app.runs import STATUSES, collect_copies, delete_run, prunable, prune_run, summaries, tree_bytes
-from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.render.output import say
+from rerail.app.runs import STATUSES, collect_copies, prunable, prune_run, tree_bytes
+from rerail.cli.options import json_option, open_store, store_option
+from rerail.cli.render.output import print_json, say
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import STYLES, out_look
 from rerail.cli.render.units import age, span
-from rerail.errors import RerailError, RunBusy, UsageError
+from rerail.errors import RerailError, UsageError
 from rerail.stores.directory import DirectoryStore
 from rerail.text import size_text as size
 
 FINISHED = ("completed",)
-
-
-@click.command(epilog="Example: rerail delete 20261115-2005")
-@run_argument()
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@store_option()
-def delete(run_name: str, yes: bool, store_url: str | None) -> int:
-    """Delete a run: its journal, its checkpoints, its logs. A live one is refused."""
-    store = open_store(store_url)
-    run_id = find_run(store, run_name)
-    if store.is_driven(run_id):
-        raise RunBusy(f"run {run_id} is alive", hint=f"rerail stop {run_id}")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("nobody is there to ask", hint=f"rerail delete {run_id} --yes")
-        status = next(row["status"] for row in summaries(store, [run_id]))
-        sure = click.confirm(f"delete run {run_id} ({status}, {size(tree_bytes(store.path(run_id)))})?", err=True)
-        if not sure:
-            say("rerail: nothing was deleted")
-            return 0
-    delete_run(store, run_id)
-    say(f"rerail: run {run_id} is deleted")
-    return 0
 
 
 @click.command(epilog="Example: rerail prune --older-than 30d --keep 50 --dry-run")
@@ -73,7 +49,7 @@ def prune(
     total = sum(row["bytes"] for row in gone)
     if as_json:
         shown = [{name: row[name] for name in ("run_id", "pipeline", "status", "created_at", "bytes")} for row in gone]
-        sys.stdout.write(msgspec.json.encode(shown).decode() + "\n")
+        print_json(shown)
     else:
         _say_pruned(gone)
     say(f"rerail: {'would delete' if dry_run else 'deleted'} {len(gone)} runs, {size(total)}")

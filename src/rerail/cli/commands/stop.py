@@ -1,4 +1,4 @@
-"""`rerail mark`, `repair` and `stop`: what a person does to a run; what changes it is recorded in its journal."""
+"""`rerail stop`: end a live run, and what a dead one left running."""
 
 from __future__ import annotations
 
@@ -8,59 +8,12 @@ import time
 
 import click
 
-from rerail import api, processes
-from rerail.app import interventions
+from rerail import processes
 from rerail.app.traces import end_processes, ended_words, process_tag_in
-from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
+from rerail.cli.options import find_run, open_store, reach, run_argument, store_option
 from rerail.cli.render.output import say
-from rerail.cli.render.prompt import who
-from rerail.core.state import name
 from rerail.errors import UsageError
 from rerail.ports import Store
-
-
-@click.command(epilog="Example: rerail mark last deploy completed")
-@run_argument()
-@click.argument("step", shell_complete=complete_step)
-@click.argument("status", type=click.Choice(["completed", "failed", "pending"]))
-@store_option()
-def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
-    """Say what is true of a step, where rerail cannot know.
-
-    `failed` and `pending` make it run again: of a map, a loop or a pipeline all of it, of an item all its steps.
-    """
-    store = open_store(store_url)
-    run_id = find_run(store, run_name)
-    recording = store.read(run_id)
-    known = [name((record.id, record.item)) for record in api.checkpoint(store, recording).steps]
-    if step not in known:
-        raise UsageError(
-            f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
-        )
-    units = {name(unit): unit for unit in recording.state.units}
-    interventions.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=base_dir(store))
-    say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}{reach(store)}")
-    return 0
-
-
-@click.command(epilog="Example: rerail repair last")
-@run_argument()
-@store_option()
-def repair(run_name: str, store_url: str | None) -> int:
-    """Salvage what can be proved of a damaged run; the damaged files are kept."""
-    from rerail.stores.repair import repair as salvage
-
-    store = open_store(store_url)
-    run_id = find_run(store, run_name)
-    done = salvage(store, run_id)
-    if not done.reason:
-        say(f"rerail: run {run_id} is not damaged; there is nothing to repair")
-        return 0
-    say(f"rerail: {done.reason}")
-    say(f"rerail: run {run_id} goes on from record {done.seq}, proved by {done.source}")
-    say(f"rerail: what happened after it will be done again; the damaged files are kept in {done.evidence}")
-    say(f"  next: rerail resume {run_id}{reach(store)} --dry-run")
-    return 0
 
 
 @click.command(epilog="Example: rerail stop last")

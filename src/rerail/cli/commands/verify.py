@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ import msgspec
 
 from rerail.app.runs import newest_first
 from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, store_option
-from rerail.cli.render.output import ReadingProgress, say
+from rerail.cli.render.output import ReadingProgress, print_json, say
 from rerail.cli.render.units import counted
 from rerail.errors import RerailError, StateError, UsageError
 from rerail.stores.directory import DirectoryStore
@@ -34,7 +33,7 @@ def verify(run_name: str | None, everything: bool, as_json: bool, store_url: str
     found = [_verified(store, run_id, files=not everything) for run_id in runs]
     rotten = _rotten(store) if everything else []
     if as_json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        print_json(found)
     else:
         for row in found:
             _say(row)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import msgspec
-
-from rerail.cli.render.output import say
+from rerail.cli.render.output import print_json, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import STYLES, out_look
 from rerail.cli.render.units import seconds
@@ -37,7 +35,7 @@ def show_items(store: DirectoryStore, run_id: str, step: str, page: int, status:
     rows = [_row(state, step, key, mark, ends.get(key)) for key, mark in zip(keys, unit.items.marks, strict=True)]
     wanted = [row for row in rows if status in (None, row["status"])]
     if as_json:
-        sys.stdout.write(msgspec.json.encode(wanted).decode() + "\n")
+        print_json(wanted)
         return 0
     pages = max((len(wanted) + PAGE - 1) // PAGE, 1)
     page = min(page, pages)

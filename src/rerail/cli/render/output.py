@@ -96,6 +96,11 @@ def say_raw(text: str, end: str = "\n") -> None:
     _emit(STDERR, (text + end).encode(errors="backslashreplace"))
 
 
+def print_json(value: object) -> None:
+    """Write a value to stdout as one line of JSON."""
+    sys.stdout.write(_encode(value).decode() + "\n")
+
+
 def printable(text: str) -> str:
     """Text without control characters, so that what a step prints cannot steer the terminal."""
     text = without_escapes(text)

@@ -1,0 +1,14 @@
+"""`rerail approve`: yes to a step that waits for a person."""
+
+from __future__ import annotations
+
+import click
+
+from rerail.cli.judge import judge, judging_options
+
+
+@click.command(epilog="Example: rerail approve last publish -m 'read it, fine'")
+@judging_options
+def approve(run_name: str, step: str, reason: str, store_url: str | None) -> int:
+    """Let a run go on behind a step that waits for a person."""
+    return judge(run_name, step, reason, store_url, approved=True)

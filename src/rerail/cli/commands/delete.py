@@ -1,0 +1,36 @@
+"""`rerail delete`: one run that nobody needs any more."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from rerail.app.runs import delete_run, summaries, tree_bytes
+from rerail.cli.options import find_run, open_store, run_argument, store_option
+from rerail.cli.render.output import say
+from rerail.errors import RunBusy, UsageError
+from rerail.text import size_text as size
+
+
+@click.command(epilog="Example: rerail delete 20261115-2005")
+@run_argument()
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option()
+def delete(run_name: str, yes: bool, store_url: str | None) -> int:
+    """Delete a run: its journal, its checkpoints, its logs. A live one is refused."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    if store.is_driven(run_id):
+        raise RunBusy(f"run {run_id} is alive", hint=f"rerail stop {run_id}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is there to ask", hint=f"rerail delete {run_id} --yes")
+        status = next(row["status"] for row in summaries(store, [run_id]))
+        sure = click.confirm(f"delete run {run_id} ({status}, {size(tree_bytes(store.path(run_id)))})?", err=True)
+        if not sure:
+            say("rerail: nothing was deleted")
+            return 0
+    delete_run(store, run_id)
+    say(f"rerail: run {run_id} is deleted")
+    return 0

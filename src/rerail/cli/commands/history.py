@@ -1,0 +1,30 @@
+"""`rerail history`: everything that ever happened to a run."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
+from rerail.cli.render.events import sentence
+from rerail.cli.render.output import print_json, printable
+
+
+@click.command(epilog="Example: rerail history last")
+@run_argument()
+@json_option("An array of events, newest first.")
+@store_option()
+def history(run_name: str, as_json: bool, store_url: str | None) -> int:
+    """Tell everything that ever happened to a run, in order."""
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    records = list(store.history(run_id))
+    if as_json:
+        print_json([{"seq": seq, **msgspec.to_builtins(event)} for seq, event in reversed(records)])
+        return 0
+    for seq, event in records:
+        at = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        sys.stdout.write(printable(f"{seq:>5}  {at}  {sentence(event)}") + "\n")
+    return 0

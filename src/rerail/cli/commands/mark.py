@@ -1,0 +1,37 @@
+"""`rerail mark`: what a person knows of a step and rerail cannot; recorded in the journal."""
+
+from __future__ import annotations
+
+import click
+
+from rerail import api
+from rerail.app import interventions
+from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
+from rerail.cli.render.output import say
+from rerail.cli.render.prompt import who
+from rerail.core.state import name
+from rerail.errors import UsageError
+
+
+@click.command(epilog="Example: rerail mark last deploy completed")
+@run_argument()
+@click.argument("step", shell_complete=complete_step)
+@click.argument("status", type=click.Choice(["completed", "failed", "pending"]))
+@store_option()
+def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
+    """Say what is true of a step, where rerail cannot know.
+
+    `failed` and `pending` make it run again: of a map, a loop or a pipeline all of it, of an item all its steps.
+    """
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    recording = store.read(run_id)
+    known = [name((record.id, record.item)) for record in api.checkpoint(store, recording).steps]
+    if step not in known:
+        raise UsageError(
+            f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
+        )
+    units = {name(unit): unit for unit in recording.state.units}
+    interventions.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=base_dir(store))
+    say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}{reach(store)}")
+    return 0

@@ -1,0 +1,14 @@
+"""`rerail reject`: no to a step that waits for a person."""
+
+from __future__ import annotations
+
+import click
+
+from rerail.cli.judge import judge, judging_options
+
+
+@click.command(epilog="Example: rerail reject last publish -m 'chapter 3 is wrong'")
+@judging_options
+def reject(run_name: str, step: str, reason: str, store_url: str | None) -> int:
+    """Fail a step that waits for a person; what does not depend on it goes on."""
+    return judge(run_name, step, reason, store_url, approved=False)

@@ -1,0 +1,28 @@
+"""`rerail repair`: go on from what can be proved of a damaged run; recorded in the journal."""
+
+from __future__ import annotations
+
+import click
+
+from rerail.cli.options import find_run, open_store, reach, run_argument, store_option
+from rerail.cli.render.output import say
+
+
+@click.command(epilog="Example: rerail repair last")
+@run_argument()
+@store_option()
+def repair(run_name: str, store_url: str | None) -> int:
+    """Salvage what can be proved of a damaged run; the damaged files are kept."""
+    from rerail.stores.repair import repair as salvage
+
+    store = open_store(store_url)
+    run_id = find_run(store, run_name)
+    done = salvage(store, run_id)
+    if not done.reason:
+        say(f"rerail: run {run_id} is not damaged; there is nothing to repair")
+        return 0
+    say(f"rerail: {done.reason}")
+    say(f"rerail: run {run_id} goes on from record {done.seq}, proved by {done.source}")
+    say(f"rerail: what happened after it will be done again; the damaged files are kept in {done.evidence}")
+    say(f"  next: rerail resume {run_id}{reach(store)} --dry-run")
+    return 0
