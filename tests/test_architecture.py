@@ -51,6 +51,13 @@ def test_modules_say_what_they_are_and_names_say_what_things_are(path: Path) -> 
             assert not BANNED.search(node.name), node.name
 
 
+def test_every_command_has_a_module_of_its_name() -> None:
+    from rerail.cli.main import COMMANDS
+
+    assert all(where.startswith(f"rerail.cli.commands.{name}:") for name, (where, _) in COMMANDS.items())
+    assert {path.stem for path in (SOURCE / "cli" / "commands").glob("*.py")} == {"__init__", *COMMANDS}
+
+
 def changes_files(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
