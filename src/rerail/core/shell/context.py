@@ -27,7 +27,7 @@ _BEFORE_SHELL_INPUT = re.compile(rf"{_SHELL}(?:[ \t]+[\w./-]+)*[ \t]*<<-?[ \t]*\
 WINDOW = 4000  # characters that are looked at around a place
 
 
-class QuotingContext:
+class QuotingState:
     """A script, asked about one place after another, from its beginning to its end."""
 
     def __init__(self, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from rerail.core.shell.context import QuotingContext, is_arithmetic
+from rerail.core.shell.context import QuotingState, is_arithmetic
 
 Place = Literal["bare", "double", "single", "ansi", "arithmetic", "comment"]
 
@@ -85,7 +85,7 @@ class _Lexer:
         self._documents = 0
         self._word_start = True
         self._command_start = True
-        self._around = QuotingContext(text)
+        self._around = QuotingState(text)
 
     def slots(self) -> list[Place]:
         while self._at < self._end:
