@@ -501,3 +501,27 @@ steps:
     project.rerail("resume", "r", check=0)
 
     assert sorted(project.ledger()) == ["x", "y"]
+
+
+@pytest.mark.parametrize("how", ["at once", "after --until", "after --changes keep"])
+def test_a_command_that_was_edited_makes_its_list_anew_and_keeps_what_is_the_same(project: Project, how: str) -> None:
+    text = """
+steps:
+  - {id: a, run: 'true'}
+  - id: m
+    map: {over: {command: "echo x; echo y"}}
+    steps: [{run: 'echo ${{ item }} >> "$LEDGER"'}]
+"""
+    project.pipeline(text)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    again(project)
+    project.pipeline(text.replace("echo y", "echo z"))
+    if how != "at once":
+        project.rerail("resume", "r", *(("--until", "a") if "until" in how else ("--changes", "keep")), check=0)
+        assert project.ledger() == []
+
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["z"]
+    assert [one["key"] for one in project.json("show", "r")["steps"][1]["outputs"]["results"]] == ["x", "z"]
+    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr

@@ -296,6 +296,7 @@ class ItemsListed(_UnitEvent, frozen=True, kw_only=True, tag="items-listed", omi
     keys: tuple[str, ...] = ()
     values: tuple[Any, ...] | None = None  # None: every item is its own key
     digest: str = ""  # of the whole list
+    source: str = ""  # fingerprint of the command that made it
     carries: bool = False  # the iterations of a loop, which nobody lists
     completed: str = ""
     failed: str = ""

@@ -41,6 +41,7 @@ class ItemList(msgspec.Struct, kw_only=True):
     keys: list[str]
     values: list[Any] | None
     digest: str
+    source: str = ""  # fingerprint of the command that made it
     edited: dict[int, Any] = {}  # what people changed
 
     def value(self, index: int) -> Any:
@@ -251,6 +252,7 @@ def records(
             keys=tuple(keys[part]),
             values=None if values is None else tuple(values[part]),
             digest=new.digest,
+            source=new.source if first == 0 else "",
             **more,
         )
 
@@ -277,7 +279,8 @@ def recorded(found: Iterable[Event], unit: Unit) -> ItemList | None:
         return None
     changed = edits or events[begun].edited
     positions = {key: index for index, key in enumerate(keys)} if changed else {}
-    listing = ItemList(keys=keys, values=None if values == keys else values, digest=events[begun].digest)
+    head = events[begun]
+    listing = ItemList(keys=keys, values=None if values == keys else values, digest=head.digest, source=head.source)
     for key, value in (*events[begun].edited.items(), *((key_of(edit.item or ""), edit.value) for edit in edits)):
         if key in positions:
             listing.edit(positions[key], value)

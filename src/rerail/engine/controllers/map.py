@@ -50,6 +50,7 @@ class MapController(Controller):
         self.item = task.unit[1]
         self._width = self.action.parallel or desk.job.options.parallel
         self._listing = ItemList(keys=[], values=None, digest="")
+        self._former: ItemList | None = None  # a recorded list that the output of its command replaces
         self._items = Items(marks=bytearray())
         self._cursor = 0
         self._since = (0, 0)  # where in the journal its items begin
@@ -73,7 +74,11 @@ class MapController(Controller):
         if known is not None and known.known == known.total:
             recorded = lists.recorded(self.desk.recorder.find(lists.TAGS, self.step.id), self.unit)
             if recorded is not None and recorded.digest == known.digest:
-                self._go_on(recorded, known)
+                if self._has_another_command(recorded):
+                    self._former = recorded  # `took` goes on
+                    self._run_command()
+                else:
+                    self._go_on(recorded, known)
                 return
             self.begin_anew("its list was lost with damaged records")
         if self.action.over.kind == "command":
@@ -121,9 +126,16 @@ class MapController(Controller):
         if self.action.over.form == "lines":
             raw = [line for line in (text.removesuffix("\r") for text in raw) if line]
         try:
-            self._take_list(lists.listing(raw, self.action, self.desk.view.of(self.task)))
+            new = lists.listing(raw, self.action, self.desk.view.of(self.task))
         except ItemListError as error:
             self._refuse(str(error))
+            return
+        known = self.state.unit(self.unit).items
+        if self._former is None or known is None:
+            self._take_list(new)
+        elif self._holds_no_secret(new):
+            self._replace(self._former, known, new)
+            self._start(new)
 
     def _count(self, outcome: Outcome) -> None:
         """The command may have cost something: that counts at once, and is recorded with the end of the map."""
@@ -151,6 +163,7 @@ class MapController(Controller):
         return True
 
     def _record(self, new: ItemList, kept: lists.ListDiff | None) -> None:
+        new.source = self._source
         remembered = [key[len(self._prefix) :] for key in self.state.inner] if kept is not None else ()
         for event in lists.records(self.unit, new, self.desk.clock.now(), kept, remembered):
             self.desk.recorder.stage(event)
@@ -165,11 +178,24 @@ class MapController(Controller):
         if changed is not None and changed.digest != recorded.digest:
             if not self._holds_no_secret(changed):
                 return
-            kept = lists.diff(recorded, known.marks, changed)
-            self.desk.recorder.warn(f"{name(self.unit)}: {kept.words}")
-            self._record(changed, kept)
+            self._replace(recorded, known, changed)
             recorded = changed
         self._start(recorded)
+
+    def _replace(self, recorded: ItemList, known: Items, changed: ItemList) -> None:
+        """Record another list in the place of one that is recorded; what is the same in both is kept."""
+        kept = lists.diff(recorded, known.marks, changed)
+        if changed.digest != recorded.digest:
+            self.desk.recorder.warn(f"{name(self.unit)}: {kept.words}")
+        self._record(changed, kept)
+
+    def _has_another_command(self, recorded: ItemList) -> bool:
+        """Whether the command whose output is the list was edited since: what it says now only running it can tell."""
+        return self.desk.job.changes != "keep" and recorded.source not in ("", self._source)
+
+    @property
+    def _source(self) -> str:
+        return self.desk.definition(self.step).partition(".")[2] if self.action.over.kind == "command" else ""
 
     def _listed_anew(self) -> ItemList | None:
         """What the source holds now; None if that is not asked for, or cannot be told without running something."""
