@@ -140,7 +140,7 @@ def resume(
     functions: Functions | None = None,
     teller: ResumeObserver | None = None,
 ) -> RunOutcome | None:
-    """Take a run over and execute it on; None if it is completed and all it claims stands."""
+    """Take a run over and execute what is left; None if it is completed and all it claims stands."""
     from rerail.app.wiring import ExecuteRequest, execute
 
     request, teller = request or ResumeRequest(), teller or ResumeObserver()

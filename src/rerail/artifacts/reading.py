@@ -1,4 +1,4 @@
-"""FileReading a file once: its digest, what is asked of its content, whether it holds a secret, a copy on the way."""
+"""Reading a file once: its digest, what is asked of its content, whether it holds a secret, a copy on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SealResult: what a step produced is made durable, its digest taken, its content checked, a copy kept.
+"""Sealing: what a step produced is made durable, its digest taken, its content checked, a copy kept.
 
 All of it before the journal says that the step completed: data before claim.
 """

@@ -153,7 +153,7 @@ def _sorted(values: list[tuple[int, Any]], expression: str, scope: Scope) -> lis
     try:
         return [pair for _, pair in sorted(by, key=lambda entry: entry[0])]
     except TypeError as error:
-        raise ItemListError(f"`sort` comes to values that cannot be diff: {error}") from None
+        raise ItemListError(f"`sort` comes to values that cannot be compared: {error}") from None
 
 
 def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:

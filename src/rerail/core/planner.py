@@ -3,7 +3,7 @@
 One rule decides about everything that completed before: a unit's record stays valid while its definition is
 the same and nothing it depends on, directly or not, has produced something different since the unit started.
 "Since" is journal order, never a clock. Because of it a crash in the middle of a cascade loses nothing, and a
-step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide_steps
+step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide
 instead.
 
 What it produced must stand where it did. If not, it is restored or the step runs again. Some flaws matter only if

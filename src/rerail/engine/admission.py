@@ -75,7 +75,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission:
-    """Admission back tasks of one life."""
+    """Holds back tasks of one invocation."""
 
     def __init__(self, desk: Desk, running: Running) -> None:
         self._desk = desk

@@ -160,7 +160,7 @@ class Frame:
         for step_id in self._frontier.ready():
             self.ready(self.task(step_id))
 
-    # ReadyQueue
+    # Its place in the queue
 
     def ready(self, task: Task) -> None:
         self.active += 1
