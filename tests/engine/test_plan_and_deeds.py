@@ -525,3 +525,26 @@ steps:
     assert project.ledger() == ["z"]
     assert [one["key"] for one in project.json("show", "r")["steps"][1]["outputs"]["results"]] == ["x", "z"]
     assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
+
+
+def test_marking_a_step_of_the_last_iteration_repeats_nothing_that_completed_beside_it(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: l
+    loop: {max_iterations: 2}
+    steps:
+      - {id: b, run: 'echo "b${{ loop.iteration }}" >> "$LEDGER"'}
+      - id: c
+        idempotent: false
+        artifacts: [{path: "a${{ loop.iteration }}.txt", keep: false}]
+        run: 'echo "c${{ loop.iteration }}" >> "$LEDGER"; echo whole > a${{ loop.iteration }}.txt'
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "a2.txt").unlink()
+    project.rerail("resume", "r", check=5)
+    project.rerail("mark", "r", "l/c[2]", "pending", check=0)
+    again(project)
+
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["c2"]

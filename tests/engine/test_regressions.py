@@ -133,7 +133,7 @@ def test_a_retry_on_the_way_does_not_make_a_product_different(project: Project) 
 @pytest.mark.scenario("G2", "H4")
 def test_the_second_signal_kills_at_once(project: Project) -> None:
     # So patient that only the second signal can end it.
-    patient = "from rerail.engine import stopping; stopping.STOP_GRACE = 3600.0; import rerail.__main__"
+    patient = "from rerail.engine import shutdown; shutdown.STOP_GRACE = 3600.0; import rerail.__main__"
     deaf = "trap '' INT TERM\n" + note("while ! test -e again; do sleep 0.1; done")
     project.pipeline(pipeline(step("first", note()), step("a", deaf)))
     process = project.spawn("run", "pipeline.yaml", "--id", "r", program=(sys.executable, "-c", patient))

@@ -481,6 +481,8 @@ class Model:
             result = self._pipeline(step, path, scope, words, inner, churn)
         if result.end == FAILED and step.allow_failure:
             return Result(ALLOWED, churn=YES)
+        if inner == "anew":
+            result.churn = max(result.churn, MAYBE)  # there is nothing left to compare what it produces with
         return result
 
     def _inside(self, step: Step, path: str) -> list[tuple[Unit, Step]]:

@@ -29,6 +29,7 @@ FOUND = (
     (20017, "in a fork a loop that started over saw what its last pass had handed out"),
     (500005, "a step in doubt inside a map ran again without a word when the map's steps were edited"),
     (1200046, "a map whose command was edited kept the list that the old one had made"),
+    (1400068, "marking a step in the last iteration of a complete loop repeated the steps beside it"),
     (20064, "a step in a loop that must not be repeated, and had lost its artifact, was not asked about"),
 )
 

@@ -16,14 +16,14 @@ import os, sys
 from rerail.cli.main import call
 from rerail.stores import writer
 
-save = writer.DirectoryRun.save_snapshot
+save = writer.DirectoryRunWriter.save_snapshot
 
 def dying(self, checkpoint, **how):
     if checkpoint.status == "completed":
         os.kill(os.getpid(), 9)
     save(self, checkpoint, **how)
 
-writer.DirectoryRun.save_snapshot = dying
+writer.DirectoryRunWriter.save_snapshot = dying
 sys.exit(call(sys.argv[1:]))
 """
 

@@ -99,10 +99,13 @@ def _drop_all(state: RunState, item: str, step: str, controller: UnitState) -> N
 
 
 def end_loop(state: RunState, key: Unit, unit: UnitState) -> None:
-    """A loop has completed: its last iteration is forgotten, unless a dead letter in it may be retried."""
+    """A loop has completed: its last iteration is forgotten, unless it may be opened again.
+
+    That is for a dead letter that is retried, or an artifact that is lost: what completed beside it must not run again.
+    """
     assert unit.items is not None
     last = joined(key[1], str(unit.items.marks.rfind(COMPLETED) + 1))
-    if _has_dead_letters(state, last, key[0]):
+    if any(_is_needed(state.units[name, last]) for name in _names(state, last, key[0])):
         unit.items.kept += 1  # what stands on each other is kept or forgotten together
     else:
         _drop_all(state, last, key[0], unit)
