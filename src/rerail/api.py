@@ -152,9 +152,8 @@ def resume(
         _end_leftovers(log, reporters)  # before anything is looked at: they could still write
         ready = plan_resume(store, recording, request, base_dir)
         if ready.finished:
-            if (
-                not recording.is_cached
-            ):  # the process that completed it died before the last snapshot, or that was damaged
+            # The process that completed it died before the last snapshot, or that was damaged.
+            if not recording.is_cached:
                 with contextlib.suppress(OSError):
                     log.save_snapshot(checkpoint(store, recording), keep=ready.pipeline.checkpoint.history)
             return None

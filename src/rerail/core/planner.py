@@ -214,7 +214,7 @@ class Planner:
         """
         if decision.kept or decision.decision == "ask":
             return decision
-        inner = self._inner(step)
+        inner = decision.inner or self._inner(step)
         asked = [one for one in inner if one.decision == "ask"]
         in_doubt = [one for one in asked if self._state.unit(one.unit).status in ("running", "interrupted")]
         goes_on = decision.decision == "continue"

@@ -33,6 +33,8 @@ def reject_foreign(path: str) -> None:
     A run in it has its commands with it: whoever can put a `.rerail` above the directory we are in, such as into /tmp,
     would have us resume what they wrote.
     """
+    if not hasattr(os, "geteuid"):  # no users that a file belongs to
+        return
     try:
         owner = os.stat(path).st_uid
     except OSError:
