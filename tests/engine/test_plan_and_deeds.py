@@ -77,7 +77,7 @@ steps:
   - {id: b, run: 'echo b >> "$LEDGER"'}
 """
     project.pipeline(text)
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "1", check=-9)
     again(project)
     project.pipeline(text.replace("exit 1", "true"))
 

@@ -136,23 +136,23 @@ def execute(
         changes=place.changes,
     )
     objects = objects_of(log.directory)
-    workshop = ThreadedArtifactWorker(place.files, objects, log.directory, place.mask, executor.wake, place.contested)
+    worker = ThreadedArtifactWorker(place.files, objects, log.directory, place.mask, executor.wake, place.contested)
     watchdogs = executor.watchdogs
     heard, leave = (watchdogs.signals, watchdogs.leave) if processes.only_steps else (-1, -1)
     if processes.only_steps:  # they are to count signals before the first process, too
         with contextlib.suppress(OSError):  # the first process will tell
             executor.guard()
     with Signals(executor, heard) as signals:
-        tools = msgspec.structs.replace(_tools(executor, workshop, signals, clock, place), letters=inbox.take)
+        tools = msgspec.structs.replace(_tools(executor, worker, signals, clock, place), letters=inbox.take)
         recorded = False
         try:
             with StallMonitor(recorder, clock, signals, leave):
-                end = Runner(job, tools, recorder).drive(_knowing(opening, channels))
+                end = Runner(job, tools, recorder).run(_knowing(opening, channels))
             recorded = end.lost is None
             if recorded:
                 inbox.clear()
         finally:
-            workshop.close()
+            worker.close()
             signals.detach()
             executor.close()
             channels.close(recorded=recorded)
@@ -182,11 +182,11 @@ def _knowing(opening: RunStarted | RunResumed, channels: Channels) -> RunStarted
 
 
 def _tools(
-    executor: LocalExecutor, workshop: ThreadedArtifactWorker, signals: Signals, clock: SystemClock, place: ExecuteRequest
+    executor: LocalExecutor, worker: ThreadedArtifactWorker, signals: Signals, clock: SystemClock, place: ExecuteRequest
 ) -> Toolbox:
     return Toolbox(
         executor=executor,
-        workshop=workshop,
+        worker=worker,
         kinds=builtin_kinds(place.functions),
         clock=clock,
         zone=LocalZone(),

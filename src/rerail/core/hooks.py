@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rerail.core.model import Pipeline, Step
+from rerail.core.model import Pipeline, Step, Subpipeline, every_step
 from rerail.core.state import RunState, UnitState
 
 
@@ -20,6 +20,16 @@ class PendingHooks(msgspec.Struct, frozen=True):
 
     hooks: tuple[Step, ...] = ()
     ask: str = ""
+
+
+def hook_ids(pipeline: Pipeline) -> frozenset[str]:
+    """Return the ids of all hooks of a pipeline: clean-ups and final hooks, those of nested steps included."""
+    hooks = set(pipeline.hooks)
+    for _, step in every_step(pipeline) if pipeline.has_controllers else ():
+        hooks.update(hook.id for hook in step.on_failure)
+        if isinstance(step.action, Subpipeline):
+            hooks.update(hook.id for hook in step.action.finally_)
+    return frozenset(hooks)
 
 
 def rest(

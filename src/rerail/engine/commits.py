@@ -13,31 +13,35 @@ import msgspec
 
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.state import Unit
-from rerail.engine.desk import Desk
 from rerail.engine.launch import directory_of
-from rerail.engine.ready_queue import Task
+from rerail.engine.ready_queue import ReadyQueue, Task
+from rerail.engine.scopes import ScopeBuilder
+from rerail.engine.spec import RunSpec, Toolbox
 from rerail.ports import Outcome
 
 
 class Commits:
-    """The work trees in which units that have to commit run, and the proof that they did."""
+    """Work trees in use by units that have to commit, and the proof that they did."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._trees: dict[Unit, str] = {}  # of the units that run
-        self._queues: dict[str, deque[Task]] = {}  # those that wait for a work tree
+    def __init__(self, spec: RunSpec, tools: Toolbox, queue: ReadyQueue, scopes: ScopeBuilder) -> None:
+        self._spec = spec
+        self._tools = tools
+        self._queue = queue
+        self._scopes = scopes
+        self._trees: dict[Unit, str] = {}  # by running unit
+        self._queues: dict[str, deque[Task]] = {}  # by work tree: tasks that wait for it
 
     def _directory(self, task: Task) -> str:
         try:
-            return directory_of(self._desk.job, task, self._desk.view)
+            return directory_of(self._spec, task, self._scopes)
         except ExpressionError:
-            return self._desk.job.work_dir  # the attempt fails for the same reason, with a better message
+            return self._spec.work_dir  # the attempt fails for the same reason, with a better message
 
     def reserve(self, task: Task) -> bool:
-        """Take the work tree of a unit that is about to start; if another has it, the unit's turn comes after that."""
+        """Reserve the work tree of a task; if another unit has it, queue the task behind that and return False."""
         if task.unit in self._trees:
             return True
-        tree = self._desk.tools.work_tree(self._directory(task))
+        tree = self._tools.work_tree(self._directory(task))
         if tree and tree in self._trees.values():
             self._queues.setdefault(tree, deque()).append(task)
             return False
@@ -45,26 +49,26 @@ class Commits:
         return True
 
     def keep(self, wanted: Callable[[Task], bool]) -> None:
-        """Forget all waiting tasks but these."""
+        """Drop all waiting tasks but the wanted ones."""
         self._queues = {tree: deque(filter(wanted, queue)) for tree, queue in self._queues.items()}
 
     def release(self, unit: Unit) -> None:
-        """Nothing more comes of a unit, retries included: whoever waits for its work tree has the next turn."""
+        """Release the work tree of a unit that is done, retries included, to the next task."""
         tree = self._trees.pop(unit, "")
         queue = self._queues.get(tree)
         if queue:
-            self._desk.turns.next(queue.popleft())
+            self._queue.push_front(queue.popleft())
 
     def head(self, task: Task) -> str:
-        """The commit the work tree of a unit is at."""
-        return self._desk.tools.head(self._directory(task))
+        """Return the commit that the work tree of a task is at."""
+        return self._tools.head(self._directory(task))
 
     def prove(self, task: Task, outcome: Outcome, before: str) -> Outcome:
-        """An outcome that counts only if HEAD is no longer where it was when the unit was first tried."""
+        """Return the outcome, as a failure unless HEAD has moved since the first attempt of the unit."""
         head = self.head(task)
         if head not in ("", before):
             return outcome
-        uncommitted = self._desk.tools.uncommitted(self._directory(task))
+        uncommitted = self._tools.uncommitted(self._directory(task))
         what = f"changed and not committed: {', '.join(uncommitted)}" if uncommitted else "nothing was changed either"
         if not head:
             what = "there is no git work tree with a commit here"

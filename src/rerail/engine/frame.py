@@ -1,7 +1,7 @@
-"""A frame: the steps of one body on their way through one life of a run.
+"""Frames: one instance of a body of steps during one invocation.
 
-The pipeline's own steps are one frame; those of an item, an iteration or an inner pipeline are another each, and belong
-to a controller, which is told when nothing more will come of them. Holds no clock and does no I/O.
+The steps of the pipeline itself are one frame; those of an item, an iteration or a nested pipeline are another each. A
+frame belongs to a controller and reports to it when all of its tasks are done. Holds no clock and does no I/O.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rerail.engine.ready_queue import ReadyQueue, Task
 
 
 class Body:
-    """What all frames of the same steps share."""
+    """Steps of a body and their dependency graph, shared by all frames of it."""
 
     def __init__(self, steps: tuple[Step, ...], last: tuple[Step, ...], env: Mapping[str, str]) -> None:
         self.steps = steps
-        self.last = last  # hooks that come at the end, whatever happened
+        self.last = last  # final hooks
         self.env = env
         self.needs = {step.id: step.needs for step in steps}
         self.edges = dependants(self.needs)
@@ -35,54 +35,54 @@ class Body:
 
 
 class FrameOwner(Protocol):
-    """Whoever opened a frame."""
+    """Controller that opened a frame."""
 
     def frame_over(self, frame: Frame) -> None:
-        """Nothing more will come of it in this life, and it was not cut off."""
+        """React to a frame whose tasks are all done."""
 
     def frame_blocked(self, frame: Frame) -> None:
-        """Something outside the run has to happen before anything more can come of it."""
+        """React to a frame whose remaining tasks are all blocked."""
 
     def frame_unblocked(self, frame: Frame) -> None:
-        """It has happened."""
+        """React to a blocked frame that goes on."""
 
 
 class Frame:
-    """One instance of a body."""
+    """Instance of a body: which of its tasks are done, ready, blocked or waiting for others."""
 
-    def __init__(self, body: Body, turns: ReadyQueue, parent: Frame | None = None, item: str | None = None) -> None:
+    def __init__(self, body: Body, queue: ReadyQueue, parent: Frame | None = None, item: str | None = None) -> None:
         self.body = body
         self.item = item
         self.parent = parent
         self.owner: FrameOwner | None = None
-        self.values: Mapping[str, Any] = {}  # what names stand for here
+        self.values: Mapping[str, Any] = {}  # of `item`, `loop` and `params`
         self.env = NOTHING
-        self.previous: str | None = None  # in a loop: the iteration before
+        self.previous: str | None = None  # in a loop: the previous iteration
         self.counted = True
-        self.failed: set[str] = set()  # steps that failed for good and were not allowed to
+        self.failed: set[str] = set()  # steps that failed permanently and were not allowed to
         self.first_failure: Unit | None = None
-        self._turns = turns
+        self._queue = queue
         self._wanted: set[str] | None = None  # None: all
         self._frontier = Frontier(body.needs, body.edges)
-        self._lineage: dict[str, int] = {}
+        self._upstream: dict[str, int] = {}  # settled step → its upstream_seq
         self._unfinished: set[str] = set()
-        self._after: dict[str, str] = {}  # hook → the hook after it
+        self._next: dict[str, str] = {}  # hook → the hook after it
         self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
-        self._cleaning: dict[str, str] = {}  # step → the last hook of its clean-up, while that is under way
-        self._asked: set[str] = set()
-        self._required: dict[str, str] = {}  # settled steps that the plan has run again, and why
-        self._last_begun = False
-        self.active = 0  # tasks that something will still come of
-        self.status = ""  # what `run.status` stands for in its last hooks
+        self._cleaning: dict[str, str] = {}  # step → the last hook of its clean-up, while that runs
+        self._blocked: set[str] = set()  # steps in doubt, or blocked by admission
+        self._required: dict[str, str] = {}  # settled step → why the plan has it run again
+        self._final_begun = False
+        self.active = 0  # tasks that are not done
+        self.status = ""  # value of `run.status` in its final hooks
 
     def want(self, until: str) -> None:
-        """Only the way to one step is wanted."""
+        """Run only one step and its dependencies."""
         self._wanted = {until, *Ancestors(self.body.needs).of(until)}
 
     def task(self, step_id: str) -> Task:
         return Task(self.body.by_id[step_id], (step_id, self.item), self, controls=step_id in self.body.controllers)
 
-    # What names stand for
+    # Names
 
     def names(self, task: Task | None = None) -> Mapping[str, Any]:  # noqa: ARG002 - all of a frame share them
         return self.values
@@ -99,81 +99,81 @@ class Frame:
     def allows_failure(self, task: Task) -> bool:
         return task.step.allow_failure
 
-    # What earlier lives left
+    # Recovery
 
     def reuse(self, step_id: str, unit: UnitState) -> None:
-        """A step whose record counts. Called in an order in which its needs come first."""
-        self._lineage[step_id] = upstream_seq(self.body.by_id[step_id], unit, self._lineage)
+        """Settle a step whose record is reused. Dependencies have to come first."""
+        self._upstream[step_id] = upstream_seq(self.body.by_id[step_id], unit, self._upstream)
         self._frontier.settle(step_id)
 
-    def expect(self, step_id: str, *, ask: bool = False, of: Sequence[str] = ()) -> None:
-        """A step that is still to run, or that a person has to judge, or units inside it."""
+    def expect(self, step_id: str, *, in_doubt: bool = False, of: Sequence[str] = ()) -> None:
+        """Expect a step that is still to run; or one that is in doubt, itself or `of` units inside it."""
         self._unfinished.add(step_id)
-        if ask:
-            self.ask(step_id, of)
+        if in_doubt:
+            self.doubt(step_id, of)
 
     def require(self, step_id: str, reason: str) -> None:
-        """Have a settled step run again when its turn comes, whether or not what it needs comes out the same."""
+        """Have a settled step run again, even if its dependencies come out unchanged."""
         self._required[step_id] = reason
 
     def required(self, task: Task) -> str:
-        """Why the plan has a settled step run again; '' if it does not."""
+        """Return why the plan has a settled step run again; '' if it does not."""
         return self._required.get(task.step.id, "")
 
-    def ask(self, step_id: str, of: Sequence[str] = ()) -> None:
-        """A person has to judge a step of this frame first, or units inside it: until then the frame is not over."""
-        self._asked.add(step_id)
-        self._turns.asked += of or [name((step_id, self.item))]
+    def doubt(self, step_id: str, of: Sequence[str] = ()) -> None:
+        """Block a step in doubt, itself or `of` units inside it, until a person decides: the frame is not done before."""
+        self._blocked.add(step_id)
+        self._queue.in_doubt += of or [name((step_id, self.item))]
         self.active += 1
 
-    def set_aside(self, task: Task) -> None:
-        if task.step.id not in self._asked:
-            self._asked.add(task.step.id)
+    def block(self, task: Task) -> None:
+        if task.step.id not in self._blocked:
+            self._blocked.add(task.step.id)
             if self.owner is not None:
-                self.tell()
+                self.report()
 
-    def take_back(self, task: Task) -> None:
-        if task.step.id not in self._asked:
+    def unblock(self, task: Task) -> None:
+        if task.step.id not in self._blocked:
             return
-        blocked = self.active == len(self._asked)
-        self._asked.discard(task.step.id)
+        blocked = self.active == len(self._blocked)
+        self._blocked.discard(task.step.id)
         if blocked and self.owner is not None:
             self.owner.frame_unblocked(self)
 
     @property
-    def asked(self) -> list[str]:
-        """What a person has to judge first, anywhere in the run."""
-        return self._turns.asked
+    def in_doubt(self) -> list[str]:
+        """Units in doubt, anywhere in the run."""
+        return self._queue.in_doubt
 
     def hold(self, step: Step, hooks: tuple[Step, ...]) -> None:
-        """A step whose clean-up an earlier life did not finish: these hooks first, then the step."""
+        """Hold a step back until the rest of its clean-up is done."""
         self._held[hooks[-1].id] = step.id
 
     def begin(self) -> list[Task]:
-        """The tasks that wait for nothing; the caller says for each whether it is ready now or later."""
-        ready = (step for step in self._frontier.ready() if self._may_run(step) and step not in self._lineage)
+        """Return the tasks whose dependencies are settled; the caller queues each, now or later."""
+        ready = (step for step in self._frontier.ready() if self._may_run(step) and step not in self._upstream)
         return [self.task(step) for step in ready]
 
     def begin_new(self) -> None:
-        """All steps are still to run, and nothing is known of any."""
+        """Queue the first tasks of a frame in which nothing has run."""
         self._unfinished = set(self.body.needs)
         for step_id in self._frontier.ready():
             self.ready(self.task(step_id))
 
-    # Its place in the queue
+    # Queue
 
     def ready(self, task: Task) -> None:
         self.active += 1
-        self._turns.ready(task)
+        self._queue.push(task)
 
     def wait(self, task: Task, due: float) -> None:
         self.active += 1
-        self._turns.wait(task, due)
+        self._queue.push_at(task, due)
 
     def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:
-        return stale_need(task.step, unit, self._lineage, state, self.body.env, self.item)
+        return stale_need(task.step, unit, self._upstream, state, self.body.env, self.item)
 
-    # Ends
+    # Completion
 
     def settle(self, task: Task, unit: UnitState) -> None:
         step = task.step
@@ -181,7 +181,7 @@ class Frame:
             self._next_hook(step)
             return
         self._unfinished.discard(step.id)
-        self._lineage[step.id] = upstream_seq(step, unit, self._lineage)
+        self._upstream[step.id] = upstream_seq(step, unit, self._upstream)
         for released in self._frontier.settle(step.id):
             if self._may_run(released):
                 self.ready(self.task(released))
@@ -198,7 +198,7 @@ class Frame:
         return self.start_hooks(step.on_failure)
 
     def reopen(self, task: Task) -> bool:
-        """A step that had failed for good has another turn, if steps still have turns; whether they have."""
+        """Queue a step again that had failed permanently; return False if no step may start any more."""
         if not self._may_run(task.step.id):
             return False
         self.failed.discard(task.step.id)
@@ -208,61 +208,61 @@ class Frame:
         if last is None:
             self.ready(task)
         else:
-            self._held[last] = task.step.id  # what cleans up after it comes first
+            self._held[last] = task.step.id  # its clean-up comes first
         return True
 
     def leave(self, task: Task) -> None:
         self.active -= 1
-        self._asked.discard(task.step.id)
+        self._blocked.discard(task.step.id)
         if self.owner is not None:
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
-        """Let the owner know if nothing more will come of this frame, or not before a person has judged."""
+    def report(self) -> None:
+        """Report to the owner if all tasks are done, or all that are left are blocked."""
         assert self.owner is not None
         if self.active == 0:
             self.owner.frame_over(self)
-        elif self.active == len(self._asked):
+        elif self.active == len(self._blocked):
             self.owner.frame_blocked(self)
 
-    def last_hooks(self) -> list[Task]:
-        """What comes at the end, once; the first of it is ready now."""
-        if self._last_begun or not self.body.last:
+    def start_final_hooks(self) -> list[Task]:
+        """Queue the first of the final hooks and return all of them; an empty list if they ran already."""
+        if self._final_begun or not self.body.last:
             return []
-        self._last_begun = True
+        self._final_begun = True
         self.status = "completed" if self.complete and not self.failed else "failed"
         return self.start_hooks(self.body.last)
 
     def start_hooks(self, hooks: tuple[Step, ...]) -> list[Task]:
-        """These hooks one after the other, the first of them now."""
+        """Queue the first of these hooks, and the others one after the other."""
         if hooks:
             self.ready(self.task(hooks[0].id))
         return self.chain(hooks)
 
     def chain(self, hooks: tuple[Step, ...]) -> list[Task]:
-        """These hooks one after the other, once the first is ready."""
-        self._after |= {hook.id: following.id for hook, following in pairwise(hooks)}
+        """Run these hooks one after the other, once the caller queues the first."""
+        self._next |= {hook.id: following.id for hook, following in pairwise(hooks)}
         if hooks:
-            self._after.pop(hooks[-1].id, None)
+            self._next.pop(hooks[-1].id, None)
         return [self.task(hook.id) for hook in hooks]
 
     def halt(self) -> None:
-        """No further step runs in this life, only hooks."""
+        """Start no more steps, only hooks."""
         self._wanted = set()
 
     @property
     def complete(self) -> bool:
-        """Whether every step is settled."""
+        """Whether all steps are settled."""
         return not self._unfinished
 
     @property
     def reached(self) -> bool:
-        """Whether every step that was wanted is settled."""
+        """Whether all wanted steps are settled."""
         return not (self._unfinished if self._wanted is None else self._unfinished & self._wanted)
 
     def _next_hook(self, hook: Step) -> None:
-        if hook.id in self._after:
-            self.ready(self.task(self._after[hook.id]))
+        if hook.id in self._next:
+            self.ready(self.task(self._next[hook.id]))
             return
         self._cleaning = {step: last for step, last in self._cleaning.items() if last != hook.id}
         if hook.id in self._held:
@@ -273,4 +273,4 @@ class Frame:
     def _may_run(self, step_id: str) -> bool:
         if self._held and step_id in self._held.values():
             return False
-        return (self._wanted is None or step_id in self._wanted) and step_id not in self._asked
+        return (self._wanted is None or step_id in self._wanted) and step_id not in self._blocked

@@ -1,4 +1,4 @@
-"""What an attempt is given, and what is kept of one that failed."""
+"""Launch: from a task to an attempt for the executor, and from a failed outcome to its record."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ from rerail.core.items import around
 from rerail.core.model import Approve, Call, Run, Step
 from rerail.core.retry import FailureFacts, patterns
 from rerail.core.state import RunState, Unit
-from rerail.engine.desk import Desk
 from rerail.engine.ready_queue import Task
 from rerail.engine.scopes import ScopeBuilder
-from rerail.engine.spec import Find, RunSpec, attempt_name
+from rerail.engine.spec import Find, RunSpec, Toolbox, attempt_name
 from rerail.engine.step_files import StepFiles
 from rerail.ports import Attempt, Kind, Outcome, ProcessWork
 
-MOST_MESSAGE = 2000
+MAX_MESSAGE = 2000
 
 
-def attempt_of(job: RunSpec, task: Task, state: RunState, number: int, view: ScopeBuilder) -> Attempt:
-    """The attempt to launch, with everything its kind and executor need; raises ExpressionError."""
+def attempt_of(spec: RunSpec, task: Task, state: RunState, number: int, view: ScopeBuilder) -> Attempt:
+    """Build the attempt of a task with everything its kind and executor need; raises ExpressionError."""
     step = task.step
-    names = task.home.names(task)
+    names = task.parent.names(task)
     if isinstance(step.action, Call):
-        # A function of this process has no environment of its own, and is what a tiny step costs most by.
+        # A function of this process has no environment of its own; building one would be most of the cost of a tiny step.
         return Attempt(
             unit=task.unit, number=number, action=step.action, timeout=step.timeout, item=names.get("item", msgspec.UNSET)
         )
     log_name = attempt_name(task.unit, number)
-    channel, variables = job.channel(log_name)
-    around = task.home.env
-    declared = declared_env(job, task)
+    channel, variables = spec.channel(log_name)
+    around = task.parent.env
+    declared = declared_env(spec, task)
     made = Rendered(action=step.action, env={**around.values, **declared}, cwd=step.cwd)
     if step.dynamic or around.dynamic:
         made = rendered(step, declared, view.of(task), around)
     env = {
         **made.env,
-        **job.environment,  # after the user's: nobody takes his processes out of our sight by accident
+        **spec.environment,  # after the user's, so that no step hides its processes from us by accident
         **variables,
         "RERAIL_STEP": step.id,
-        "RERAIL_STEP_KEY": _key(job, task, state),
+        "RERAIL_STEP_KEY": _key(spec, task, state),
         "RERAIL_ATTEMPT": str(number),
     }
     if "item" in names:
@@ -57,7 +56,7 @@ def attempt_of(job: RunSpec, task: Task, state: RunState, number: int, view: Sco
         unit=task.unit,
         number=number,
         action=made.action,
-        cwd=os.path.join(job.work_dir, made.cwd) if made.cwd else job.work_dir,
+        cwd=os.path.join(spec.work_dir, made.cwd) if made.cwd else spec.work_dir,
         env=env,
         values=made.values,
         capture={name: capture.form for name, capture in step.outputs.items()},
@@ -67,17 +66,17 @@ def attempt_of(job: RunSpec, task: Task, state: RunState, number: int, view: Sco
     )
 
 
-def declared_env(job: RunSpec, task: Task) -> dict[str, str]:
-    """The variables that are evaluated for a step itself: its own, and of the pipeline's what no step around it gives."""
-    shared = {name: text for name, text in job.pipeline.env.items() if name not in task.home.env.values}
+def declared_env(spec: RunSpec, task: Task) -> dict[str, str]:
+    """Return the variables evaluated for a step: its own, and those of the pipeline that no step around it sets."""
+    shared = {name: text for name, text in spec.pipeline.env.items() if name not in task.parent.env.values}
     return {**shared, **task.step.env}
 
 
-def _key(job: RunSpec, task: Task, state: RunState) -> str:
-    """The same for every attempt until the step has completed; what runs again after that is new work."""
+def _key(spec: RunSpec, task: Task, state: RunState) -> str:
+    """Return the idempotency key: the same for every attempt until the step completes; a rerun after that is new work."""
     step, item = task.unit
     # An item is one part of the key, whatever characters it has: else `docs` in its second round were `docs/round-1`.
-    parts = [job.header.run_id, step, *([] if item is None else [item.replace("%", "%25").replace("/", "%2F")])]
+    parts = [spec.header.run_id, step, *([] if item is None else [item.replace("%", "%25").replace("/", "%2F")])]
     rounds = _rounds(task.unit, state)
     parts += [f"round-{rounds}"] if rounds else []
     completions = state.unit(task.unit).completions
@@ -85,19 +84,19 @@ def _key(job: RunSpec, task: Task, state: RunState) -> str:
 
 
 def _rounds(unit: Unit, state: RunState) -> int:
-    """In which round a unit is: it grows when a list, an item or a pipeline around it is replaced or given up."""
+    """Return how often a list, an item or a pipeline around a unit was replaced or discarded."""
     outers = (state.units[outer] for outer in set(around(unit)) if outer in state.units)
-    return sum(known.rounds for known in outers if known.index is not None or is_pipeline(known))
+    return sum(record.rounds for record in outers if record.index is not None or is_pipeline(record))
 
 
 def with_checks(task: Task, attempt: Attempt, view: ScopeBuilder, kinds: Mapping[type, Kind]) -> Attempt:
-    """The attempt with the work of its checks; raises ExpressionError."""
+    """Return the attempt with the work of its checks; raises ExpressionError."""
     made = []
     step = task.step
     for number, check in enumerate(step.checks, 1):
         script = check
         values: dict[str, str] = {}
-        if step.dynamic or task.home.env.dynamic:
+        if step.dynamic or task.parent.env.dynamic:
             script, values = shell(check, view.of(task), mentioned(attempt.env, check))
         of_check = msgspec.structs.replace(
             attempt, action=Run(script=script), values=values, channel=f"{attempt.channel}.check-{number}"
@@ -108,28 +107,28 @@ def with_checks(task: Task, attempt: Attempt, view: ScopeBuilder, kinds: Mapping
     return msgspec.structs.replace(attempt, checks=tuple(made))
 
 
-def directory_of(job: RunSpec, task: Task, view: ScopeBuilder) -> str:
-    """The directory a step runs in, for what has to be known of it before and after; raises ExpressionError."""
+def directory_of(spec: RunSpec, task: Task, view: ScopeBuilder) -> str:
+    """Return the directory that a step runs in; raises ExpressionError."""
     cwd = task.step.cwd
     if "${{" in cwd:
-        cwd = directory(task.step, declared_env(job, task), view.of(task), task.home.env)
-    return os.path.join(job.work_dir, cwd) if cwd else job.work_dir
+        cwd = directory(task.step, declared_env(spec, task), view.of(task), task.parent.env)
+    return os.path.join(spec.work_dir, cwd) if cwd else spec.work_dir
 
 
-def failure_of(job: RunSpec, task: Task, outcome: Outcome, state: RunState, at: datetime) -> Failure:
-    """Everything that is known about why an attempt failed."""
+def failure_of(spec: RunSpec, task: Task, outcome: Outcome, state: RunState, at: datetime) -> Failure:
+    """Build the record of a failed attempt: error, command, variables, outputs of its dependencies."""
     step = task.step
     variables: dict[str, Any] = {
-        "params": job.header.params,
-        "env": {**task.home.env.values, **declared_env(job, task)},
-        **task.home.names(task),
+        "params": spec.header.params,
+        "env": {**task.parent.env.values, **declared_env(spec, task)},
+        **task.parent.names(task),
     }
-    outputs = {need: unit.outputs for need in step.needs if (unit := state.unit((need, task.home.item))).outputs}
+    outputs = {need: unit.outputs for need in step.needs if (unit := state.unit((need, task.parent.item))).outputs}
     if outputs:
         variables["outputs"] = outputs
     return Failure(
         type=outcome.type,
-        message=outcome.message[:MOST_MESSAGE],
+        message=outcome.message[:MAX_MESSAGE],
         step=step.id,
         item=outcome.unit[1],
         at=at,
@@ -144,13 +143,13 @@ def failure_of(job: RunSpec, task: Task, outcome: Outcome, state: RunState, at: 
 
 
 def unstartable(unit: Unit, kind: str, message: str) -> Outcome:
-    """The outcome of an attempt that was never launched."""
+    """Return the outcome of an attempt that was never launched."""
     return Outcome(unit=unit, status="failed", duration=0.0, type=kind, message=message, retryable=False)
 
 
-def judged(unit: Unit, verdict: Approval | None) -> Outcome:
-    """The outcome of an `approve` step: what a person answered."""
-    assert verdict is not None  # it is held until there is one
+def approval_outcome(unit: Unit, verdict: Approval | None) -> Outcome:
+    """Return the outcome of an `approve` step: the answer of a person."""
+    assert verdict is not None  # admission blocks the step until there is one
     said = {"approved": verdict.approved, "by": verdict.by, "at": verdict.at.isoformat(), "reason": verdict.reason}
     if verdict.approved:
         return Outcome(unit=unit, status="ok", duration=0.0, outputs=said)
@@ -158,9 +157,9 @@ def judged(unit: Unit, verdict: Approval | None) -> Outcome:
     return Outcome(unit=unit, status="failed", duration=0.0, type="Rejected", message=message, retryable=False)
 
 
-def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[FailureFacts, tuple[str, ...]]:
-    """What a retry policy looks at, and its patterns that took too long to look for."""
-    symptoms = FailureFacts(
+def failure_facts(step: Step, outcome: Outcome, find: Find) -> tuple[FailureFacts, tuple[str, ...]]:
+    """Return the facts a retry policy looks at, and those of its patterns that took too long to search for."""
+    facts = FailureFacts(
         type=outcome.type,
         message=outcome.message,
         exit_code=outcome.exit_code,
@@ -169,50 +168,52 @@ def symptoms_of(step: Step, outcome: Outcome, find: Find) -> tuple[FailureFacts,
     )
     wanted = patterns(step)
     if not wanted:
-        return symptoms, ()
-    matching, endless = find(wanted, symptoms.text)
-    return msgspec.structs.replace(symptoms, matching=matching), endless
+        return facts, ()
+    matching, endless = find(wanted, facts.text)
+    return msgspec.structs.replace(facts, matching=matching), endless
 
 
 class Launcher:
-    """Launches the attempts of one life."""
+    """Launcher of attempts."""
 
-    def __init__(self, desk: Desk, files: StepFiles) -> None:
-        self._desk = desk
+    def __init__(self, spec: RunSpec, tools: Toolbox, state: RunState, scopes: ScopeBuilder, files: StepFiles) -> None:
+        self._spec = spec
+        self._tools = tools
+        self._state = state
+        self._scopes = scopes
         self._files = files
-        self.instant: list[Outcome] = []  # of what could not start, and of what people answered
+        self.immediate: list[Outcome] = []  # of attempts that could not start, and of answered approvals
 
-    def take_instant(self) -> list[Outcome]:
-        """The outcomes that nobody has to be waited for."""
-        taken, self.instant = self.instant, []
+    def take_immediate(self) -> list[Outcome]:
+        """Return the outcomes that came without waiting."""
+        taken, self.immediate = self.immediate, []
         return taken
 
     def launch(self, task: Task, number: int) -> bool:
-        """Launch an attempt; whether it is that of a controller, which has to be begun instead."""
+        """Launch an attempt; return True for a controller, which the caller opens instead."""
         step = task.step
         try:
-            if step.when:  # one that has no value was not skipped: it fails here
-                evaluate(step.when, self._desk.view.of(task))
+            if step.when:  # a condition without a value does not skip the step: it fails here
+                evaluate(step.when, self._scopes.of(task))
             kind, problem = self._files.take(task) if step.inputs or step.artifacts else ("", "")
             if problem:
-                self.instant.append(unstartable(task.unit, kind, problem))
+                self.immediate.append(unstartable(task.unit, kind, problem))
                 return False
             if task.controls:
-                return True  # what goes wrong in it is not a start that failed
+                return True  # a failure inside it is not a failed start
             if isinstance(step.action, Approve):
-                self.instant.append(judged(task.unit, self._desk.state.unit(task.unit).verdict))
+                self.immediate.append(approval_outcome(task.unit, self._state.unit(task.unit).verdict))
                 return False
             self._start(task, number)
         except ExpressionError as error:
-            self.instant.append(unstartable(task.unit, "ExpressionError", str(error)))
+            self.immediate.append(unstartable(task.unit, "ExpressionError", str(error)))
         except (ValueError, KeyError, OSError) as error:
-            self.instant.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
+            self.immediate.append(unstartable(task.unit, "CouldNotStart", f"could not start: {error}"))
         return False
 
     def _start(self, task: Task, number: int) -> None:
-        desk, tools = self._desk, self._desk.tools
-        attempt = attempt_of(desk.job, task, desk.state, number, desk.view)
-        work = tools.kinds[type(task.step.action)].work(attempt)
+        attempt = attempt_of(self._spec, task, self._state, number, self._scopes)
+        work = self._tools.kinds[type(task.step.action)].work(attempt)
         if task.step.checks:
-            attempt = with_checks(task, attempt, desk.view, tools.kinds)
-        tools.executor.start(attempt, work)
+            attempt = with_checks(task, attempt, self._scopes, self._tools.kinds)
+        self._tools.executor.start(attempt, work)

@@ -1,29 +1,25 @@
-"""What is saved of attempts while they run: after a kill or a power cut it is known how far they were, and their cost."""
+"""Progress records of attempts in flight: how far an attempt was and what it cost, even after a kill or a power cut."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rerail.core import events as ev
-from rerail.core.state import Unit
-from rerail.engine.desk import Desk
-from rerail.engine.ready_queue import Task
-from rerail.engine.spec import attempt_name
-from rerail.ports import Outcome
+from rerail.engine.ready_queue import RunningTasks, Task
+from rerail.engine.recorder import Recorder
+from rerail.engine.spec import RunSpec, attempt_name
+from rerail.ports import Clock, Outcome
 
-YOUNG = 1.0  # seconds: of what has just begun there is nothing to say
-
-Running = Mapping[Unit, tuple[Task, int, float]]  # with the number of the attempt and when it began
+MIN_AGE = 1.0  # seconds: a younger attempt has no progress worth a record
 
 
-def save_progress(desk: Desk, running: Running) -> None:
-    """Look at every attempt that runs and stage how far it is."""
-    now, at = desk.clock.monotonic(), desk.clock.now()
-    for (step, item), (task, attempt, began) in running.items():
-        if task.controls or now - began < YOUNG:
+def record_progress(spec: RunSpec, recorder: Recorder, clock: Clock, running: RunningTasks) -> None:
+    """Stage a progress record for every attempt in flight."""
+    now, at = clock.monotonic(), clock.now()
+    for task, attempt, began in running.values():
+        if task.controls or now - began < MIN_AGE:
             continue
-        usage, progress = desk.job.seen(attempt_name(task.unit, attempt))
-        desk.recorder.stage(
+        step, item = task.unit
+        usage, progress = spec.seen(attempt_name(task.unit, attempt))
+        recorder.stage(
             ev.StepProgressed(
                 at=at,
                 step=step,
@@ -38,13 +34,13 @@ def save_progress(desk: Desk, running: Running) -> None:
         )
 
 
-def save_cost(desk: Desk, task: Task, attempt: int, outcome: Outcome) -> None:
-    """An attempt is over and its end cannot be recorded yet: what it cost can."""
+def record_cost(recorder: Recorder, clock: Clock, task: Task, attempt: int, outcome: Outcome) -> None:
+    """Stage the cost of an attempt that is over but whose end cannot be recorded yet."""
     if outcome.metrics:
         step, item = task.unit
-        desk.recorder.stage(
+        recorder.stage(
             ev.StepProgressed(
-                at=desk.clock.now(),
+                at=clock.now(),
                 step=step,
                 item=item,
                 attempt=attempt,

@@ -1,4 +1,4 @@
-"""Recording: mask, check, journal, sync, then acknowledge. Nobody hears of an event before it is durable.
+"""Recorder: mask, check, journal, sync, then report. No event is reported before it is durable.
 
 A failure to record is a failure: it is raised once and remembered, and from then on nothing new may start. A
 snapshot that cannot be written is a warning, because it is a cache.
@@ -21,7 +21,7 @@ MANY_STEPS = 500  # from here on even a snapshot of nothing takes its time, so t
 
 
 class Recorder:
-    """The one place through which events reach state, journal and reporters, in that order, and without secrets."""
+    """The one path of events to state, journal and reporters, in that order, and without secrets."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Recorder:
         mask: Mask | None = None,
     ) -> None:
         self.state: RunState = log.recording.state
-        self.lost: StateUnwritable | None = None  # why the journal can no longer be written
-        self.writing_since: float | None = None  # when the write that is under way began
-        self.trouble = ""  # why no new work should start although it can be
+        self.write_error: StateUnwritable | None = None  # why the journal cannot be written any more
+        self.writing_since: float | None = None  # when the write in progress began
+        self.blocked_reason = ""  # why no new work should start although it can be
         self._mask = mask or None  # most runs have no secrets, and pay nothing for those that have
         self._log = log
         self._header = header
@@ -53,7 +53,7 @@ class Recorder:
         self._milestone_seq = 0  # of the last event that says more than how far a step is
 
     def stage(self, event: Event) -> None:
-        """Make an event part of the state; raises IllegalEvent and changes nothing if it cannot be."""
+        """Apply an event to the state; raises IllegalEvent and changes nothing if the state does not allow it."""
         if self._mask is not None:
             event = self._masked(event, self._mask)
         seq = self.state.seq + 1
@@ -63,7 +63,7 @@ class Recorder:
             self._milestone_seq = seq
 
     def _masked(self, event: Event, mask: Mask) -> Event:
-        """The event without secrets; says so where that changed what a step handed out."""
+        """Return the event without secrets; warn if that changed the outputs of a step."""
         masked = mask.struct(event)
         if isinstance(event, StepCompleted) and isinstance(masked, StepCompleted) and masked is not event:
             if masked.outputs != event.outputs:
@@ -73,28 +73,28 @@ class Recorder:
         return masked
 
     def flush(self) -> None:
-        """Make what is staged durable in one write and one sync, then acknowledge it.
+        """Make the staged events durable in one write and one sync, then report them.
 
-        Raises StateUnwritable the first time the journal fails; after that it waits for `last_words`.
+        Raises StateUnwritable the first time the journal fails; after that events wait for `final_flush`.
         """
-        if self.lost is None and self._staged:
+        if self.write_error is None and self._staged:
             try:
                 self._append()
             except StateUnwritable as error:
-                self.lost = error
+                self.write_error = error
                 raise
 
-    def last_words(self) -> bool:
-        """Try once more to save all that is pending; say whether that worked."""
+    def final_flush(self) -> bool:
+        """Try once more to write all pending events; return whether that worked."""
         try:
             self._append()
         except StateUnwritable as error:
-            self.lost = self.lost or error
+            self.write_error = self.write_error or error
             return False
         return True
 
     def unacknowledged_ends(self) -> tuple[str, ...]:
-        """The steps that ended without that being durable."""
+        """Return the steps whose end is not durable."""
         ends = (StepCompleted, StepFailed)
         return tuple(event.step for _, event in (*self._sent, *self._staged) if isinstance(event, ends))
 
@@ -113,40 +113,40 @@ class Recorder:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Where the durable part of the journal ends."""
+        """End of the durable part of the journal."""
         return self._log.position
 
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
-        """The durable records of these kinds about a step, from a position on."""
+        """Return the durable records of these kinds about a step, from a position on."""
         return self._log.find(tags, step, since)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         return self._log.save_results(name, lines)
 
     @property
-    def has_news(self) -> bool:
-        """Whether anything is staged that can still become durable."""
-        return bool(self._staged) and self.lost is None
+    def has_staged(self) -> bool:
+        """Whether staged events can still become durable."""
+        return bool(self._staged) and self.write_error is None
 
     @property
     def degraded(self) -> str:
-        return self._log.degraded or self.trouble
+        return self._log.degraded or self.blocked_reason
 
     def warn(self, message: str) -> None:
-        """Tell the reporters something that is no event."""
+        """Send the reporters a message that is not an event."""
         if self._mask is not None:
             message = self._mask.text(message)
         for reporter in self._reporters:
             reporter.warn(message)
 
     def snapshot_if_due(self) -> None:
-        """Take a snapshot as long as that costs less than 3 % of the time since the last one."""
+        """Take a snapshot if that costs less than 3 % of the time since the last one."""
         elapsed = self._clock.monotonic() - self._snapshot_end
         if self._snapshot_cost <= elapsed * SNAPSHOT_SHARE:
             self.snapshot()
 
     def snapshot_due(self) -> float | None:
-        """When the next snapshot may be taken, if anything happened since the last."""
+        """Return when the next snapshot may be taken, or None if nothing happened since the last."""
         if self.state.seq == self._snapshot_seq or self._staged or self._sent:
             return None
         return self._snapshot_end + self._snapshot_cost / SNAPSHOT_SHARE if SNAPSHOT_SHARE else None

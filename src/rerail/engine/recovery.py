@@ -1,4 +1,4 @@
-"""What earlier lives left, put in order before a frame begins: the pipeline's, and each one inside it."""
+"""Recovery: apply the plan to a frame before it begins, and reopen what earlier invocations left unfinished."""
 
 from __future__ import annotations
 
@@ -24,135 +24,135 @@ from rerail.ports import Clock
 
 
 class Recovery:
-    """Settles what was decided about it and makes ready what can start."""
+    """Applier of plans to frames."""
 
-    def __init__(self, job: RunSpec, recorder: Recorder, turns: ReadyQueue, clock: Clock) -> None:
-        self._job = job
+    def __init__(self, spec: RunSpec, recorder: Recorder, queue: ReadyQueue, clock: Clock) -> None:
+        self._spec = spec
         self._recorder = recorder
-        self._turns = turns
+        self._queue = queue
         self._clock = clock
-        self._index: StepIndex | None = None  # made when it is needed
+        self._index: StepIndex | None = None  # built on demand
 
-    def settle(self, root: Frame) -> None:
-        """The pipeline's own steps, as the plan says."""
-        self._end_cut_off()
-        for event in self._job.mended:
+    def apply_plan(self, root: Frame) -> None:
+        """Settle, reopen or queue the steps of the pipeline itself as the plan says."""
+        self._record_interrupted()
+        for event in self._spec.mended:
             self._recorder.stage(event)
-        self._settle_all(root, {decision.step: decision for decision in self._job.plan.decisions})
-        self._turns.asked += unknown(self._job.pipeline.finally_, self._recorder.state)
+        self._settle_all(root, {decision.step: decision for decision in self._spec.plan.decisions})
+        self._queue.in_doubt += unknown(self._spec.pipeline.finally_, self._recorder.state)
         self._begin(root)
 
     def open(self, frame: Frame) -> None:
-        """A frame inside a controller: nothing may have happened in it yet, or it may have been cut off anywhere."""
+        """Open a frame inside a controller: a new one, or one that was interrupted anywhere."""
         state = self._recorder.state
         if not any(state.units.get((step.id, frame.item)) for step in frame.body.steps):
             frame.begin_new()
             return
         if self._index is None:
-            self._index = step_index(self._job.pipeline)
+            self._index = step_index(self._spec.pipeline)
         planned = StepGroup(steps=frame.body.steps, env=frame.body.env, index=self._index, item=frame.item)
         self._settle_all(frame, decide_steps(planned, state, Audit(), PlanOptions(changes="keep")))
         self._begin(frame)
 
     def _begin(self, frame: Frame) -> None:
         for task in frame.begin():
-            self.make_ready(task)
+            self.enqueue(task)
 
-    def _end_cut_off(self) -> None:
-        """Attempts that were running when their life ended."""
-        now, state, left_by = self._clock.now(), self._recorder.state, self._job.left_by
-        seen = last_seen(state, lambda unit, attempt: left_by(attempt_name(unit, attempt)))
-        for unit, far in seen.items():
-            self._recorder.stage(interrupted_event(unit, state.unit(unit), far, now))
+    def _record_interrupted(self) -> None:
+        """Record the attempts that were in flight when an earlier invocation ended as interrupted."""
+        now, state, traces = self._clock.now(), self._recorder.state, self._spec.left_by
+        seen = last_seen(state, lambda unit, attempt: traces(attempt_name(unit, attempt)))
+        for unit, trace in seen.items():
+            self._recorder.stage(interrupted_event(unit, state.unit(unit), trace, now))
 
     def _settle_all(self, frame: Frame, decisions: Mapping[str, Decision]) -> None:
         order: Iterable[str] = decisions
         if any(decision.kept or decision.decision == "skip" for decision in decisions.values()):
-            # What is settled already must come after what it needs, wherever it is declared.
+            # A settled step must come after its dependencies, wherever it is declared.
             order = topological(frame.body.needs)
         for step_id in order:
             self._settle(frame, frame.body.by_id[step_id], decisions[step_id])
 
     def _settle(self, frame: Frame, step: Step, decision: Decision) -> None:
         unit = (step.id, frame.item)
-        known = self._recorder.state.unit(unit)
+        record = self._recorder.state.unit(unit)
         reused = decision.kept
         if reused:
-            frame.reuse(step.id, known)
+            frame.reuse(step.id, record)
         elif decision.decision == "skip":
             self._recorder.stage(
                 ev.StepSkipped(at=self._clock.now(), step=step.id, item=frame.item, reason=decision.reason)
             )
             frame.reuse(step.id, self._recorder.state.unit(unit))
         else:
-            frame.expect(step.id, ask=decision.decision == "ask", of=_asked_inside(decision))
+            frame.expect(step.id, in_doubt=decision.decision == "ask", of=_in_doubt_inside(decision))
         self._finish_clean_up(frame, step, hold=not reused)
         if decision.decision == "continue":
-            if has_failed(step, known):
+            if has_failed(step, record):
                 self._reopen_dead(unit)  # before reopening hides that it has failed
             self._go_on(unit, decision)
             return
         again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
-        if again and (known.status in ("completed", "skipped") or known.items is not None):
-            # With flaws, mending has recorded it already.
+        if again and (record.status in ("completed", "skipped") or record.items is not None):
+            # If an artifact is broken, restoring has recorded it already.
             self.invalidate(unit, decision.reason)
-        elif again and known.settled:
-            # A failure that was allowed keeps its record until the step runs again: what is left of its clean-up
-            # depends on it. That it counts as settled must not save it, whatever becomes of what it needs.
+        elif again and record.settled:
+            # An allowed failure keeps its record until the step runs again, because the rest of its clean-up depends
+            # on it. It counts as settled, so its frame has to be told that it runs again all the same.
             frame.require(step.id, decision.reason)
 
     def _go_on(self, unit: Unit, decision: Decision) -> None:
-        """A controller goes on: what is to run again inside it is reopened, and so is everything around that."""
+        """Reopen the units inside a controller that run again, and everything around them."""
         state = self._recorder.state
-        again = [one.unit for one in decision.inner if one.decision == "rerun"]
-        again += [one for one in self._job.retry if one in state.units and is_inside(one, unit)]
+        again = [inner.unit for inner in decision.inner if inner.decision == "rerun"]
+        again += [letter for letter in self._spec.retry if letter in state.units and is_inside(letter, unit)]
         for inner in again:
             if inner in state.units and state.units[inner].status in ("completed", "failed"):
                 self.invalidate(inner, decision.reason, reopened=True)
             outers = [outer for outer in dict.fromkeys(around(inner)) if outer != inner]
-            past = past_loop(state, inner)
-            if past is not None:
-                self.invalidate(past, decision.reason)  # all that came after stands on it
-                outers = outers[outers.index(past) + 1 :]
+            loop = past_loop(state, inner)
+            if loop is not None:
+                self.invalidate(loop, decision.reason)  # later iterations depend on it
+                outers = outers[outers.index(loop) + 1 :]
             for outer in outers:
-                known, index = state.unit(outer), closed_iteration(state, outer)
-                failed = known.status == "failed" and known.retry_at is None
+                record, index = state.unit(outer), closed_iteration(state, outer)
+                failed = record.status == "failed" and record.retry_at is None
                 if failed:
                     self._reopen_dead(outer)
-                if failed or known.status == "completed" or index is not None:
+                if failed or record.status == "completed" or index is not None:
                     self.invalidate(outer, decision.reason, reopened=True, index=index)
         if state.unit(unit).settled:
             self.invalidate(unit, decision.reason, reopened=True)
 
     def _finish_clean_up(self, frame: Frame, step: Step, *, hold: bool) -> None:
-        """What cleans up after a failure is finished; before the step's next attempt, if there is to be one."""
-        left = pending_cleanup(step, self._recorder.state, frame.item)
-        if not left.hooks:
+        """Queue the rest of the clean-up of a failed step; with `hold`, before the next attempt of the step."""
+        pending = pending_cleanup(step, self._recorder.state, frame.item)
+        if not pending.hooks:
             return
         if hold:
-            frame.hold(step, left.hooks)
-        if left.ask:
-            frame.ask(left.ask)
+            frame.hold(step, pending.hooks)
+        if pending.ask:
+            frame.doubt(pending.ask)
         else:
-            self.start_anew(frame.chain(left.hooks))
-            self.make_ready(frame.task(left.hooks[0].id))
+            self.rerun_hooks(frame.chain(pending.hooks))
+            self.enqueue(frame.task(pending.hooks[0].id))
 
-    def make_ready(self, task: Task) -> None:
-        """Ready now, or when the wait is over that an earlier life had begun before a retry."""
-        known: UnitState = self._recorder.state.unit(task.unit)
-        frame = task.home
+    def enqueue(self, task: Task) -> None:
+        """Queue a task, after the rest of the wait before its retry if an earlier invocation began one."""
+        record: UnitState = self._recorder.state.unit(task.unit)
+        frame = task.parent
         assert isinstance(frame, Frame)
-        wait = self.left_to_wait(known)
+        wait = self.remaining_wait(record)
         if wait is None:
             frame.ready(task)
         else:
             frame.wait(task, self._clock.monotonic() + wait)
 
-    def left_to_wait(self, known: UnitState) -> float | None:
-        """What is left of the wait before a retry; None if there is none."""
-        if known.status != "failed" or known.retry_at is None or known.retry_in is None or known.refusals:
-            return None  # who was refused is held by the gate of the step
-        return remaining(known.retry_in, (known.retry_at - self._clock.now()).total_seconds())
+    def remaining_wait(self, record: UnitState) -> float | None:
+        """Return the rest of the wait before a retry; None if there is none."""
+        if record.status != "failed" or record.retry_at is None or record.retry_in is None or record.refusals:
+            return None  # after a refusal the throttle of the step decides
+        return remaining(record.retry_in, (record.retry_at - self._clock.now()).total_seconds())
 
     def invalidate(
         self,
@@ -163,7 +163,7 @@ class Recovery:
         reopened: bool = False,
         index: int | None = None,
     ) -> None:
-        """What is recorded of a unit no longer counts; what stood at its broken paths was moved aside."""
+        """Discard the record of a unit; `aside` says where its broken artifacts were moved."""
         self._recorder.stage(
             ev.StepInvalidated(
                 at=self._clock.now(),
@@ -176,36 +176,36 @@ class Recovery:
             )
         )
 
-    def start_anew(self, hooks: Sequence[Task]) -> None:
-        """Hooks run anew each time: what is recorded of an earlier turn counts no more, but for a retry that is due."""
+    def rerun_hooks(self, hooks: Sequence[Task]) -> None:
+        """Discard the records of hooks that run again, but for a retry that is due."""
         for hook in hooks:
-            known = self._recorder.state.unit(hook.unit)
-            if known.status not in ("pending", "running") and known.retry_at is None:
+            record = self._recorder.state.unit(hook.unit)
+            if record.status not in ("pending", "running") and record.retry_at is None:
                 self.invalidate(hook.unit, "its turn has come again")
 
     def reopen_failed(self, unit: Unit) -> None:
-        """A controller that failed is tried again: so are the items that failed in it, or those that were asked for."""
+        """Reopen a failed controller with its failed items, or those of them that are to be retried."""
         state = self._recorder.state
         self._reopen_dead(unit)
         if state.unit(unit).status == "failed" and state.unit(unit).retry_at is None:
             self.invalidate(unit, "it had failed", reopened=True)
 
     def _reopen_dead(self, unit: Unit) -> None:
-        """The items of a map that failed permanently are tried again, or those of them that were asked for."""
+        """Reopen the items of a map that failed permanently, or those of them that are to be retried."""
         for dead in list(dead_items(self._recorder.state, unit)):
-            if not self._job.retry or dead in self._job.retry:
+            if not self._spec.retry or dead in self._spec.retry:
                 self.invalidate(dead, "it had failed", reopened=True)
 
 
-def _asked_inside(decision: Decision) -> list[str]:
-    """The units that a person has to judge before a controller goes on."""
+def _in_doubt_inside(decision: Decision) -> list[str]:
+    """Return the units in doubt inside a controller."""
     return [name(one.unit) for one in decision.inner if one.decision == "ask"]
 
 
 def dead_items(state: RunState, controller: Unit) -> Iterator[Unit]:
-    """The items of a map that failed for good."""
+    """Return the items of a map that failed permanently."""
     step, item = controller
-    for unit, known in state.units.items():
-        mine = unit[0] == step and unit[1] is not None and known.index is not None and parent_of(unit[1]) == item
-        if mine and known.status == "failed" and known.retry_at is None and not known.allowed:
+    for unit, record in state.units.items():
+        mine = unit[0] == step and unit[1] is not None and record.index is not None and parent_of(unit[1]) == item
+        if mine and record.status == "failed" and record.retry_at is None and not record.allowed:
             yield unit

@@ -1,8 +1,6 @@
-"""The loop: start what is ready, wait, record what happened, until nothing is left.
+"""The loop of one invocation: start ready tasks, wait, record outcomes, until no work is left.
 
-A new run is a resume from nothing: there is no other path. One batch is one write and one sync: all outcomes that have
-arrived, with the starts they release. Work is launched only after its start is durable, and acknowledged only after its
-outcome is.
+A new run is a resume from nothing: there is no other path.
 """
 
 from __future__ import annotations
@@ -14,406 +12,496 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.expressions.language import ExpressionError, evaluate
-from rerail.core.hooks import PendingHooks, pending_finally
+from rerail.core.hooks import PendingHooks, hook_ids, pending_finally
+from rerail.core.model import Loop, Subpipeline
+from rerail.core.planner import has_failed
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.admission import Admission
+from rerail.engine.approvals import Approvals
+from rerail.engine.budgets import RunBudget
 from rerail.engine.commits import Commits
 from rerail.engine.completion import CompletionRecorder
-from rerail.engine.controllers.results import put_back
-from rerail.engine.desk import Desk
+from rerail.engine.controllers.controller import Controller, SubpipelineController
+from rerail.engine.controllers.loop import LoopController
+from rerail.engine.controllers.map import MapController
+from rerail.engine.controllers.results import restore_results
 from rerail.engine.frame import Body, Frame
-from rerail.engine.inside import Inside
 from rerail.engine.launch import Launcher
-from rerail.engine.progress import save_cost, save_progress
-from rerail.engine.ready_queue import ReadyQueue, Task
+from rerail.engine.progress import record_cost, record_progress
+from rerail.engine.ready_queue import ReadyQueue, RunningTasks, Task
 from rerail.engine.recorder import Recorder
-from rerail.engine.shutdown import Shutdown, ending_of, finish
+from rerail.engine.recovery import Recovery
+from rerail.engine.scopes import ScopeBuilder
+from rerail.engine.shutdown import Shutdown, record_result, run_result
 from rerail.engine.spec import STOP_GRACE, RunResult, RunSpec, Toolbox
 from rerail.engine.step_files import StepFiles
 from rerail.errors import StateUnwritable
-from rerail.ports import FileCheck, Outcome
+from rerail.ports import Attempt, FileCheck, Outcome, Work
 
 
 class Runner:
-    """Drives one run through one life of this process."""
+    """One invocation of a run; the host of its controllers."""
 
-    def __init__(self, job: RunSpec, tools: Toolbox, recorder: Recorder) -> None:
-        self._job = job
-        self._tools = tools
-        self._executor = tools.executor
-        self._clock = tools.clock
-        self._recorder = recorder
-        self._state: RunState = recorder.state
-        self._turns = ReadyQueue()
-        self._root = Frame(Body(job.pipeline.steps, job.pipeline.finally_, job.pipeline.env), self._turns)
-        if job.until:
-            self._root.want(job.until)
-        self._desk = Desk(job, tools, recorder, self._turns)
-        self._desk.view.status = lambda: self._final_status or ("failed" if self._root.failed else self._state.status)
-        self._past = self._desk.past
-        self._inside = Inside(self._desk)
-        self._running: dict[Unit, tuple[Task, int, float]] = {}  # with the number of the attempt and when it began
-        self._holds = Admission(self._desk, self._running)
-        self._ends = CompletionRecorder(self._desk, self._root, self._inside.hooks, self._holds)
-        self._parallel = job.options.parallel
-        self._counted = 0  # those of them that count against the width of the run
-        self._files = StepFiles(tools.workshop, job.spared, self._desk.cannot_keep)
-        self._launching = Launcher(self._desk, self._files)
-        self._commits = Commits(self._desk)
-        self._stopping = Shutdown(job, tools, self._desk, self._running)
-        self._final_status = ""  # what the run has come to, once only its last hooks are left
-        self._began = self._last_interval = self._clock.monotonic()
-        self._interval_due = False  # a snapshot, once what was saved of long steps is durable
-
-    def drive(self, opening: ev.RunStarted | ev.RunResumed) -> RunResult:
-        """Run to the end of this life. What happened is recorded before this returns, if it can be."""
-        self._recorder.stage(opening)
-        self._past.settle(self._root)
-        self._holds.restore()
-        self._holds.read_letters()
-        put_back(self._recorder, self._state, self._job.work_dir)
-        self._stopping.mind_purse()
-        self._loop()
-        end = self._ending()
-        if end.status in ("completed", "failed") and (self._job.pipeline.finally_ or not self._turns.empty):
-            end = self._last_hooks(end)
-        self._inside.interrupt(self._stopping.words if self._stopping.reason else end.words)
-        return finish(self._recorder, self._clock, end, self._began)
-
-    def _last_hooks(self, end: RunResult) -> RunResult:
-        """What comes last, whatever happened; only what is left of it if that is where an earlier life was cut off."""
-        pipeline = self._job.pipeline
-        left = (
-            pending_finally(pipeline, self._state) if self._job.plan.ending_cut_off else PendingHooks(pipeline.finally_)
+    def __init__(self, spec: RunSpec, tools: Toolbox, recorder: Recorder) -> None:
+        self.spec = spec
+        self.tools = tools
+        self.clock = tools.clock
+        self.recorder = recorder
+        self.state: RunState = recorder.state
+        self.queue = ReadyQueue()
+        self.running = RunningTasks()
+        self.recovery = Recovery(spec, recorder, self.queue, self.clock)
+        self.scopes = ScopeBuilder(spec, self.state)
+        self.scopes.status = self._status
+        self._root = Frame(Body(spec.pipeline.steps, spec.pipeline.finally_, spec.pipeline.env), self.queue)
+        if spec.until:
+            self._root.want(spec.until)
+        self._hooks = hook_ids(spec.pipeline)
+        self._approvals = Approvals(spec, tools, recorder, self.recovery, self.scopes)
+        self._admission = Admission(spec, tools, recorder, self.queue, self.running, self._approvals)
+        self._completion = CompletionRecorder(
+            spec,
+            tools,
+            recorder,
+            self.queue,
+            self.recovery,
+            self._admission,
+            self._approvals,
+            self._root,
+            self._hooks,
         )
-        unknown = [hook.id for hook in pipeline.finally_ if hook.id in self._turns.asked]
-        if unknown:
-            return RunResult(status="paused", reason=f"the outcome of {unknown[0]} is unknown", asked=tuple(unknown))
-        self._final_status = end.status
-        self._halt()
-        self._loop()  # clean-ups come first: they wait for their turn if a budget is spent
-        if not self._is_stopping():
-            self._past.start_anew(self._root.start_hooks(left.hooks))
+        self._budget = RunBudget(spec, recorder, self.clock, self.running)
+        self._shutdown = Shutdown(spec, tools, recorder, self._budget)
+        self._files = StepFiles(tools.worker, spec.spared, self._shutdown.stop_unwritable)
+        self._launcher = Launcher(spec, tools, self.state, self.scopes, self._files)
+        self._commits = Commits(spec, tools, self.queue, self.scopes)
+        self._controllers: dict[Unit, Controller] = {}  # open ones
+        self._when_durable: dict[Controller, None] = {}  # controllers that go on once everything staged is durable
+        self._finished: list[tuple[Task, Outcome]] = []  # controllers that ended, and are not recorded yet
+        self._bodies: dict[int, Body] = {}
+        self._began = self._last_interval = self.clock.monotonic()
+        self._interval_due = False  # a snapshot is due, once the progress records of the interval are durable
+
+    def run(self, opening: ev.RunStarted | ev.RunResumed) -> RunResult:
+        """Execute the plan to the end of this invocation. The result is recorded before this returns, if possible."""
+        self.recorder.stage(opening)
+        self.recovery.apply_plan(self._root)
+        self._admission.restore()
+        self._approvals.take_messages()
+        restore_results(self.recorder, self.state, self.spec.work_dir)
+        self._shutdown.check_budget()
+        self._loop()
+        result = self._result()
+        if result.status in ("completed", "failed") and (self.spec.pipeline.finally_ or not self.queue.empty):
+            result = self._run_final_hooks(result)
+        reason = self._shutdown.cause if self._shutdown.reason else result.interruption
+        for controller in reversed(list(self._controllers.values())):
+            controller.interrupt(reason)
+        return record_result(self.recorder, self.clock, result, self._began)
+
+    def _run_final_hooks(self, result: RunResult) -> RunResult:
+        """Run the final hooks, whatever happened; only the rest if an earlier invocation was interrupted among them."""
+        pipeline = self.spec.pipeline
+        in_doubt = [hook.id for hook in pipeline.finally_ if hook.id in self.queue.in_doubt]
+        if in_doubt:
+            reason = f"the outcome of {in_doubt[0]} is unknown"
+            return RunResult(status="paused", reason=reason, asked=tuple(in_doubt))
+        pending = PendingHooks(pipeline.finally_)
+        if self.spec.plan.ending_cut_off:
+            pending = pending_finally(pipeline, self.state)
+        self._start_only_hooks(result.status)
+        self._loop()  # clean-ups come first: those that a spent budget held back
+        if not self._shutdown.is_draining:
+            self.recovery.rerun_hooks(self._root.start_hooks(pending.hooks))
             self._loop()
-        last = self._ending()
-        if last.status == "failed" and end.status == "failed" and not last.reason:
-            last = msgspec.structs.replace(last, reason=end.reason, cause=end.cause)  # the hooks answered no question
+        last = self._result()
+        if last.status == "failed" and result.status == "failed" and not last.reason:
+            last = msgspec.structs.replace(last, reason=result.reason, cause=result.cause)  # hooks answer no question
         return last
 
-    def _ending(self) -> RunResult:
-        held = self._holds.pause(self._inside.hooks) or self._holds.closed()
-        return ending_of(self._job, self._recorder, self._root, self._stopping.stop, held)
+    def _result(self) -> RunResult:
+        blocked = self._admission.pause(self._hooks) or self._admission.next_quota()
+        return run_result(self.spec, self.recorder, self._root, self._shutdown.stop, blocked)
+
+    def _status(self) -> str:
+        """Return the value of `run.status` in expressions."""
+        return self._shutdown.final_status or ("failed" if self._root.failed else self.state.status)
 
     def _loop(self) -> None:
-        starts: list[Task] = []
+        """Run tasks until none is ready, waiting or in flight, or until a shutdown has drained those in flight.
+
+        Each pass is one batch: all outcomes that have arrived and the starts they release become durable in one
+        write and one sync. An attempt is launched only after its start is durable; an outcome is reported only after
+        it is durable.
+        """
         while True:
-            self._fill(starts)
+            # First, stage the start of every ready task that is admitted.
+            starts = self._stage_starts()
+
+            # Second, make the batch durable; only then do controllers go on and attempts run.
             if self._flush(starts):
-                self._inside.conclude()  # before anything else happens that is not durable yet
+                self._continue_controllers()  # before anything else happens that is not durable yet
                 self._launch(starts)
-                if self._desk.ends or self._desk.started:
-                    self._take_ends()
-            starts.clear()
-            idle = not self._running and not self._launching.instant and not self._files.waiting
-            if self._is_stopping():
+                self._record_finished_controllers()
+
+            # Third, return if nothing is left to do; go on at once if controllers have released new tasks.
+            idle = not self.running and not self._launcher.immediate and not self._files.waiting
+            if self._shutdown.is_draining:
                 if idle:
                     return
-            elif self._recorder.has_news or self._desk.due or self._turns.is_ready(self._has_room):
-                continue  # controllers have gone on: record that, and start what they released
-            elif idle and self._turns.empty:
-                if not self._ask():
+            elif self.recorder.has_staged or self._when_durable or self.queue.is_ready(self._has_room):
+                continue
+            elif idle and self.queue.empty:
+                if not self._wait_for_answers():
                     return
                 continue
+
+            # Fourth, refresh checkpoint.json if that is due.
             if self._interval_due:
                 self._interval_due = False
-                self._recorder.snapshot("interval")
-            self._recorder.snapshot_if_due()
-            self._collect()
+                self.recorder.snapshot("interval")
+            self.recorder.snapshot_if_due()
 
-    def _ask(self) -> bool:
-        """Nothing else is left: ask whoever is there what waits for a person; whether anything goes on now."""
-        if self._holds.wake() or self._holds.read_letters():
-            return True
-        answered = self._tools.ask is not None and self._holds.ask(self._tools.ask, self._is_out_of_time)
-        if self._tools.signals.received:
-            self._stopping.heed_signals(running=False)
-        if not self._final_status:
-            self._stopping.mind_purse()
-        return answered
+            # Fifth, wait for an outcome, a file check, a signal or a timer, and stage what has come.
+            for outcome in self._launcher.take_immediate() or self.tools.executor.wait(self._timeout):
+                self._take_outcome(outcome)
+            if self._files.busy:
+                self._take_file_checks()
+            if self.tools.signals.received and self._shutdown.take_signals(in_flight=bool(self.running)):
+                self._files.give_up()
+            self._record_finished_controllers()
+            if self._approvals.expects_messages:
+                self._approvals.take_messages()
+            if self.clock.monotonic() - self._last_interval >= self.spec.pipeline.checkpoint.interval:
+                self._record_interval()
+            self._shutdown.check_budget()
 
-    def _is_out_of_time(self) -> bool:
-        due = self._stopping.purse.due()
-        return due is not None and self._clock.monotonic() >= due
+    # Start
 
-    def _is_stopping(self) -> bool:
-        if self._final_status:  # the last hooks run whatever happened, unless we are told to stop or cannot record
-            return self._stopping.signal is not None or self._recorder.lost is not None
-        return bool(self._stopping.reason)
-
-    # Starting
-
-    def _fill(self, starts: list[Task]) -> None:
-        """Stage the start of whatever is ready while there is room."""
-        if self._is_stopping():
-            if not self._stopping.spares_clean_up or self._recorder.lost is not None or self._recorder.degraded:
-                return
-            self._turns.keep(lambda task: task.unit[0] in self._inside.hooks)
-        for task in self._turns.turns(self._clock.monotonic(), self._has_room):
-            unit, step = self._state.unit(task.unit), task.step
+    def _stage_starts(self) -> list[Task]:
+        """Stage the start of every ready task that is admitted, while there is room; return these tasks."""
+        starts: list[Task] = []
+        if self._shutdown.is_draining:
+            writable = self.recorder.write_error is None and not self.recorder.degraded
+            if not (self._shutdown.lets_cleanup_start and writable):
+                return starts
+            self.queue.keep(self._is_hook)
+        for task in self.queue.pop_ready(self.clock.monotonic(), self._has_room):
+            unit, step = self.state.unit(task.unit), task.step
             if step.inputs and task.unit not in self._files.examined:
-                self._files.examine(task, self._desk.view.of(task))
+                self._files.examine(task, self.scopes.of(task))
                 continue
-            if unit.settled and not self._runs_after_all(task, unit):
+            if unit.settled and not self._must_rerun(task, unit):
                 continue
             if task.controls:
-                self._inside.refresh(task, unit)
+                self._reopen_controller(task, unit)
             elif unit.status == "failed" and unit.retry_at is None:
-                self._past.invalidate(task.unit, "it had failed")
+                self.recovery.invalidate(task.unit, "it had failed")
             if step.when and self._skips(task):
                 continue
-            if not self._holds.idle and self._holds.holds(task):
+            if not self._admission.idle and self._admission.blocks(task):
                 continue
             if step.commit_required and not self._commits.reserve(task):
                 continue
             self._stage_start(task, unit.attempts + 1)
             starts.append(task)
-
-    def _runs_after_all(self, task: Task, unit: UnitState) -> bool:
-        """Whether a settled step runs again now that what it needs has come out; if not, it is settled, or looked at."""
-        why = task.home.required(task)
-        if not why:
-            changed = task.home.outdated(task, unit, self._state)
-            why = f"{changed} produced something different" if changed else self._files.changed(task, unit)
-        lost = "" if why else self._files.confirm(task, unit)
-        if why or lost:
-            aside = self._files.clear(task, unit)
-            if aside is not None:
-                self._past.invalidate(task.unit, why or f"{lost} while others ran", aside)
-            return aside is not None
-        if lost is not None:
-            self._recorder.warn(f"{name(task.unit)}: kept, what it needs came out the same")
-            self._files.forget(task)
-            task.home.settle(task, unit)
-            task.home.leave(task)
-        return False
+        return starts
 
     def _has_room(self) -> bool:
         waiting = self._files.counted if self._files.waiting else 0
-        return self._counted + waiting < self._parallel
+        return self.running.counted + waiting < self.spec.options.parallel
 
-    def _stage_start(self, task: Task, number: int) -> None:
+    def _is_hook(self, task: Task) -> bool:
+        return task.unit[0] in self._hooks
+
+    def _must_rerun(self, task: Task, unit: UnitState) -> bool:
+        """Re-check a settled step after its dependencies ran; return False if it is reused, or still being checked."""
+        why = task.parent.required(task)
+        if not why:
+            changed = task.parent.outdated(task, unit, self.state)
+            why = f"{changed} produced something different" if changed else self._files.changed(task, unit)
+        lost = "" if why else self._files.confirm(task, unit)
+        if why or lost:
+            quarantined = self._files.clear(task, unit)
+            if quarantined is not None:
+                self.recovery.invalidate(task.unit, why or f"{lost} while others ran", quarantined)
+            return quarantined is not None
+        if lost is not None:
+            self.recorder.warn(f"{name(task.unit)}: kept, what it needs came out the same")
+            self._files.forget(task)
+            task.parent.settle(task, unit)
+            task.parent.leave(task)
+        return False
+
+    def _reopen_controller(self, task: Task, unit: UnitState) -> None:
+        """Before a controller starts: discard items that are out of date, reopen those that failed."""
+        if unit.items is not None:
+            changed = task.parent.outdated(task, unit, self.state)
+            if changed:
+                self.recovery.invalidate(task.unit, f"{changed} produced something different")
+                return
+        if has_failed(task.step, unit):
+            self.recovery.reopen_failed(task.unit)
+
+    def _skips(self, task: Task) -> bool:
+        """Settle a step whose `when` is false; return whether it is. A condition without a value fails as an attempt."""
         step, (path, item) = task.step, task.unit
-        self._recorder.stage(
+        try:
+            if evaluate(step.when, self.scopes.of(task)):
+                return False
+        except ExpressionError:
+            return False
+        reason = f"`when: {step.when}` does not hold"
+        if self.state.unit(task.unit).status != "pending":
+            self.recovery.invalidate(task.unit, reason)
+        self._files.forget(task)
+        definition = self.spec.definition(step) if item is None else ""
+        self.recorder.stage(
+            ev.StepSkipped(
+                at=self.clock.now(), step=path, item=item, reason=reason, index=task.index, fingerprint=definition
+            )
+        )
+        task.parent.settle(task, self.state.unit(task.unit))
+        task.parent.leave(task)
+        return True
+
+    def _stage_start(self, task: Task, attempt: int) -> None:
+        step, (path, item) = task.step, task.unit
+        self.recorder.stage(
             ev.StepStarted(
-                at=self._clock.now(),
+                at=self.clock.now(),
                 step=path,
                 item=item,
-                attempt=number,
+                attempt=attempt,
                 index=task.index,
                 fingerprint=self._definition(task),
                 head=self._commits.head(task) if step.commit_required else "",
                 inputs=self._files.inputs(task) if step.inputs else (),
             )
         )
-        self._take_in(task, number)
+        self.running.add(task, attempt, self.clock.monotonic())
 
     def _definition(self, task: Task) -> str:
-        """The fingerprint that a start records; of a controller that goes on under `--changes keep` the recorded one."""
+        """Return the fingerprint that a start records."""
         if task.unit[1] is not None:
             return ""
-        known = self._state.unit(task.unit)
-        if known.items is not None and self._job.changes == "keep" and known.fingerprint:
-            return known.fingerprint  # so that the next plan sees the edit, as it does for a step that was kept
-        return self._desk.definition(task.step)
-
-    def _take_in(self, task: Task, number: int) -> None:
-        self._running[task.unit] = (task, number, self._clock.monotonic())
-        if task.home.counted and not task.controls:
-            self._counted += 1
-
-    def _take_out(self, unit: Unit) -> tuple[Task, int]:
-        task, number, _ = self._running.pop(unit)
-        if task.home.counted and not task.controls:
-            self._counted -= 1
-        return task, number
-
-    def _skips(self, task: Task) -> bool:
-        """Settle a step whose `when` does not hold. One that has no value is left to fail as an attempt."""
-        step, (path, item) = task.step, task.unit
-        try:
-            if evaluate(step.when, self._desk.view.of(task)):
-                return False
-        except ExpressionError:
-            return False
-        reason = f"`when: {step.when}` does not hold"
-        if self._state.unit(task.unit).status != "pending":
-            self._past.invalidate(task.unit, reason)
-        self._files.forget(task)
-        definition = self._desk.definition(step) if item is None else ""
-        self._recorder.stage(
-            ev.StepSkipped(
-                at=self._clock.now(), step=path, item=item, reason=reason, index=task.index, fingerprint=definition
-            )
-        )
-        task.home.settle(task, self._state.unit(task.unit))
-        task.home.leave(task)
-        return True
+        unit = self.state.unit(task.unit)
+        if unit.items is not None and self.spec.changes == "keep" and unit.fingerprint:
+            return unit.fingerprint  # a controller that goes on keeps its own, so that the next plan sees the edit
+        return self.spec.definition(task.step)
 
     def _flush(self, starts: Sequence[Task]) -> bool:
-        """Make the batch durable. False: it is not, and nothing of it may be launched."""
-        stops = self._job.pipeline.checkpoint.on_error == "stop"
+        """Make the batch durable; return False if it is not: nothing of it may be launched."""
+        stops = self.spec.pipeline.checkpoint.on_error == "stop"
         try:
-            self._recorder.flush()
+            self.recorder.flush()
         except StateUnwritable as error:
             if stops:
-                self._stopping.start_nothing(error.message)
+                self._shutdown.drain(error.message)
                 self._unlaunch(starts, "it was never launched: its start could not be recorded")
                 return False
-            self._recorder.warn(f"{error.message}; going on without a record, as `checkpoint.on_error: warn` asks")
-        if self._recorder.degraded and stops and not self._stopping.reason:
-            self._stopping.start_nothing(self._recorder.degraded)
-            self._unlaunch(starts, f"it was never launched: {self._recorder.degraded}")
+            self.recorder.warn(f"{error.message}; going on without a record, as `checkpoint.on_error: warn` asks")
+        if self.recorder.degraded and stops and not self._shutdown.reason:
+            self._shutdown.drain(self.recorder.degraded)
+            self._unlaunch(starts, f"it was never launched: {self.recorder.degraded}")
             return False
         return True
 
     def _unlaunch(self, starts: Sequence[Task], reason: str) -> None:
         for task in starts:
-            self._take_out(task.unit)
-            self._past.invalidate(task.unit, reason, reopened=True)
+            self.running.remove(task.unit)
+            self.recovery.invalidate(task.unit, reason, reopened=True)
 
     def _launch(self, starts: Sequence[Task]) -> None:
-        controllers = [task for task in starts if self._launching.launch(task, self._running[task.unit][1])]
+        controllers = [task for task in starts if self._launcher.launch(task, self.running.attempt(task.unit))]
         for task in controllers:
-            self._take_out(task.unit)
-            self._inside.begin(task)
+            self.running.remove(task.unit)
+            self._open_controller(task)
 
-    # Waiting and recording
+    # Wait
 
-    def _take_ends(self) -> None:
-        """Controllers that came to their end, and attempts that were started in their name."""
-        while self._desk.started:
-            task = self._desk.started.pop()
-            self._take_in(task, self._state.unit(task.unit).attempts)
-        while self._desk.ends:
-            task, outcome = self._desk.ends.pop(0)
-            self._inside.ended(task.unit)
-            self._holds.forget_inside(task.unit)
-            self._end(task, self._state.unit(task.unit).attempts, outcome)
+    def _timeout(self) -> float:
+        """Return how many seconds the executor may wait."""
+        now = self.clock.monotonic()
+        timeout = self._last_interval + self.spec.pipeline.checkpoint.interval - now
+        snapshot_due = self.recorder.snapshot_due()
+        if snapshot_due is not None:  # checkpoint.json catches up while a long step runs
+            timeout = min(timeout, snapshot_due - now)
+        if self._files.busy or self._approvals.expects_messages:
+            timeout = min(timeout, 1.0)
+        if not self._shutdown.is_draining:
+            timers = (self._budget.due(), self.queue.next_due())
+            timeout = min(timeout, *(due - now for due in timers if due is not None), timeout)
+        return max(timeout, 0.0)
 
-    def _collect(self) -> None:
-        """Wait for something to happen and stage it."""
-        outcomes = self._launching.take_instant() or self._executor.wait(self._patience)
-        for outcome in outcomes:
-            task, attempt = self._take_out(outcome.unit)
-            if not self._inside.took(outcome):
-                self._end(task, attempt, outcome)
-        if self._files.busy:
-            self._look()
-        if self._tools.signals.received and self._stopping.heed_signals(running=bool(self._running)):
-            self._files.give_up()
-        if self._desk.ends or self._desk.started:
-            self._take_ends()
-        if self._holds.expects_letters:
-            self._holds.read_letters()
-        now = self._clock.monotonic()
-        if now - self._last_interval >= self._job.pipeline.checkpoint.interval:
-            self._last_interval = now
-            self._holds.mind_clock()
-            save_progress(self._desk, self._running)
-            self._holds.mind_budgets()
-            self._interval_due = True
-        if not self._final_status:
-            self._stopping.mind_purse()
+    def _wait_for_answers(self) -> bool:
+        """Ask the person at the terminal, now that nothing else is left; return whether anything goes on."""
+        if self._admission.unblock_due() or self._approvals.take_messages():
+            return True
+        ask, answered = self.tools.ask, False
+        if ask is not None:
+            answered = self._approvals.prompt(ask, lambda: self._admission.unblock_due() or self._budget.is_out_of_time())
+        if self.tools.signals.received:
+            self._shutdown.take_signals(in_flight=False)
+        self._shutdown.check_budget()
+        return answered
 
-    def _look(self) -> None:
-        """Take what came of looking at files."""
-        for task, looked in self._files.finished():
+    def _record_interval(self) -> None:
+        """Record the progress of attempts in flight, once per `checkpoint.interval`."""
+        self._last_interval = self.clock.monotonic()
+        self._admission.recheck_clock()
+        record_progress(self.spec, self.recorder, self.clock, self.running)
+        self._admission.check_budgets()
+        self._interval_due = True
+
+    # Record
+
+    def _take_outcome(self, outcome: Outcome) -> None:
+        task, attempt, _ = self.running.remove(outcome.unit)
+        controller = self._controllers.get(outcome.unit)
+        if controller is not None:  # of an attempt that the controller ran itself
+            controller.take_outcome(outcome)
+        else:
+            self._end(task, attempt, outcome)
+
+    def _take_file_checks(self) -> None:
+        for task, check in self._files.finished():
             if task is not None:
-                self._look_again(task, looked)
+                self._take_file_check(task, check)
                 continue
-            sealed, attempt = self._take_out(looked.unit)
-            outcome = self._files.sealed(looked)
-            for warning in looked.warnings:
-                self._recorder.warn(f"{name(looked.unit)}: {warning}")
-            self._record_end(sealed, attempt, outcome, looked.artifacts)
-        for line in self._files.slow(self._clock.monotonic()):
-            self._recorder.warn(line)
+            sealed, attempt, _ = self.running.remove(check.unit)
+            outcome = self._files.sealed(check)
+            for warning in check.warnings:
+                self.recorder.warn(f"{name(check.unit)}: {warning}")
+            self._record_end(sealed, attempt, outcome, check.artifacts)
+        for line in self._files.slow(self.clock.monotonic()):
+            self.recorder.warn(line)
 
-    def _look_again(self, task: Task, looked: FileCheck) -> None:
-        """A step whose turn had come, and comes again now that its files were looked at."""
-        if looked.found:
+    def _take_file_check(self, task: Task, check: FileCheck) -> None:
+        """Queue a task again whose files were checked before its start."""
+        if check.found:
             step, item = task.unit
-            found, made, aside = looked.found, looked.artifacts, looked.aside
-            now = self._clock.now()
-            self._recorder.stage(
-                ev.ArtifactsRestored(at=now, step=step, item=item, found=found, artifacts=made, aside=aside)
+            self.recorder.stage(
+                ev.ArtifactsRestored(
+                    at=self.clock.now(),
+                    step=step,
+                    item=item,
+                    found=check.found,
+                    artifacts=check.artifacts,
+                    aside=check.aside,
+                )
             )
-            self._recorder.warn(f"{name(task.unit)}: restored {', '.join(found)}, which another step had damaged")
-        if not looked.given_up:
-            self._turns.next(task)
-
-    def _patience(self) -> float:
-        now = self._clock.monotonic()
-        patience = self._last_interval + self._job.pipeline.checkpoint.interval - now
-        snapshot_due = self._recorder.snapshot_due()
-        if snapshot_due is not None:  # while a long step runs, checkpoint.json catches up
-            patience = min(patience, snapshot_due - now)
-        if self._files.busy or self._holds.expects_letters:
-            patience = min(patience, 1.0)
-        used_up = self._stopping.purse.due()
-        if used_up is not None and not self._is_stopping():
-            patience = min(patience, used_up - now)
-        due = self._turns.next_due()
-        if due is not None and not self._is_stopping():
-            patience = min(patience, due - now)
-        return max(patience, 0.0)
-
-    def _halt(self) -> None:
-        """No further step runs in this life, only hooks."""
-        self._root.halt()
-        self._desk.stopping = True
-        for tasks in (self._turns, self._holds, self._commits):
-            tasks.keep(lambda task: task.unit[0] in self._inside.hooks)
+            self.recorder.warn(f"{name(task.unit)}: restored {', '.join(check.found)}, which another step had damaged")
+        if not check.given_up:
+            self.queue.push_front(task)
 
     def _end(self, task: Task, attempt: int, outcome: Outcome) -> None:
-        """Stage how an attempt ended, and what follows from it."""
+        """Record the end of an attempt, once its commit is proved and its artifacts are sealed."""
         step = task.step
         for warning in outcome.warnings:
-            self._recorder.warn(f"{name(task.unit)}: {warning}")
+            self.recorder.warn(f"{name(task.unit)}: {warning}")
         if outcome.status == "ok" and step.commit_required:
-            outcome = self._commits.prove(task, outcome, self._state.unit(outcome.unit).head)
+            outcome = self._commits.prove(task, outcome, self.state.unit(outcome.unit).head)
         if outcome.status == "ok" and step.artifacts:
-            since = self._began_at(task, outcome)
-            problem = self._files.seal(task, outcome, self._desk.view.of(task), since)
+            problem = self._files.seal(task, outcome, self.scopes.of(task), self._began_at(task, outcome))
             if not problem:
-                self._take_in(task, attempt)  # until its artifacts are sealed
-                save_cost(self._desk, task, attempt, outcome)
+                self.running.add(task, attempt, self.clock.monotonic())  # until its artifacts are sealed
+                record_cost(self.recorder, self.clock, task, attempt, outcome)
                 return
             outcome = msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=problem)
         self._record_end(task, attempt, outcome)
 
     def _began_at(self, task: Task, outcome: Outcome) -> datetime | None:
-        """When an attempt began, by the wall clock then or by that of now, whichever is earlier: it may have been set."""
-        began = self._state.unit(task.unit).started_at
-        return min(began, self._clock.now() - timedelta(seconds=outcome.duration)) if began else None
+        """Return when an attempt began, by the wall clock then or now, whichever is earlier: it may have been set."""
+        began = self.state.unit(task.unit).started_at
+        return min(began, self.clock.now() - timedelta(seconds=outcome.duration)) if began else None
 
     def _record_end(
         self, task: Task, attempt: int, outcome: Outcome, artifacts: tuple[ev.ArtifactRecord, ...] = ()
     ) -> None:
-        if not self._holds.idle:
-            self._holds.ended(task, outcome)
+        if not self._admission.idle:
+            self._admission.finish(task, outcome)
         match outcome.status:
             case "ok":
-                self._ends.complete(task, attempt, outcome, artifacts)
+                self._completion.complete(task, attempt, outcome, artifacts)
             case "stopped":
-                overspent = self._holds.overspent(task)
-                self._ends.interrupt(task, attempt, outcome, "its budget" if overspent else self._stopping.words)
+                overspent = self._admission.was_overspent(task)
+                cause = "its budget" if overspent else self._shutdown.cause
+                self._completion.interrupt(task, attempt, outcome, cause)
                 if overspent:
-                    self._turns.ready(task)
+                    self.queue.push(task)
             case "failed":
-                for_good = self._ends.fail(task, attempt, outcome)
-                if for_good and task.home is self._root and self._job.options.fail_fast and not self._final_status:
-                    self._halt()
-                    self._executor.stop(STOP_GRACE, spare=self._inside.hooks)
-        if task.step.commit_required and self._state.unit(task.unit).retry_at is None:
+                permanently = self._completion.fail(task, attempt, outcome)
+                if permanently and task.parent is self._root and self.spec.options.fail_fast:
+                    self._fail_fast()
+        if task.step.commit_required and self.state.unit(task.unit).retry_at is None:
             self._commits.release(task.unit)
+
+    def _fail_fast(self) -> None:
+        if not self._shutdown.final_status:
+            self._start_only_hooks()
+            self.tools.executor.stop(STOP_GRACE, spare=self._hooks)
+
+    def _start_only_hooks(self, final_status: str = "") -> None:
+        """Start no more steps in this invocation."""
+        self._shutdown.start_only_hooks(final_status)
+        self._root.halt()
+        for tasks in (self.queue, self._admission, self._commits):
+            tasks.keep(self._is_hook)
+
+    # Controllers: what a ControllerHost does for them
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._shutdown.is_stopping
+
+    def stop_unwritable(self, reason: str) -> bool:
+        return self._shutdown.stop_unwritable(reason)
+
+    def body(self, task: Task) -> Body:
+        key = id(task.step)
+        if key not in self._bodies:
+            last = task.step.action.finally_ if isinstance(task.step.action, Subpipeline) else ()
+            self._bodies[key] = Body(task.step.body, last, self.spec.pipeline.env)
+        return self._bodies[key]
+
+    def run_own_attempt(self, task: Task, attempt: Attempt, work: Work) -> None:
+        self.running.add(task, attempt.number, self.clock.monotonic())
+        self.tools.executor.start(attempt, work)
+
+    def when_durable(self, controller: Controller) -> None:
+        self._when_durable[controller] = None
+
+    def finish(self, task: Task, outcome: Outcome) -> None:
+        self._finished.append((task, outcome))
+
+    def _open_controller(self, task: Task) -> None:
+        """Open the controller of a task whose start is durable."""
+        match task.step.action:
+            case Loop():
+                controller: Controller = LoopController(self, task)
+            case Subpipeline():
+                controller = SubpipelineController(self, task)
+            case _:
+                controller = MapController(self, task)
+        self._controllers[task.unit] = controller
+        try:
+            controller.evaluate_env()
+        except ExpressionError as error:
+            controller.end("failed", type="ExpressionError", message=f"`env`: {error}", retryable=False)
+            return
+        controller.begin()
+
+    def _continue_controllers(self) -> None:
+        """Continue the controllers that waited for their records to become durable."""
+        if self._when_durable:
+            controllers, self._when_durable = self._when_durable, {}
+            for controller in controllers:
+                controller.on_durable()
+
+    def _record_finished_controllers(self) -> None:
+        while self._finished:
+            task, outcome = self._finished.pop(0)
+            self._controllers.pop(task.unit, None)
+            self._admission.forget_inside(task.unit)
+            self._end(task, self.state.unit(task.unit).attempts, outcome)

@@ -1,4 +1,4 @@
-"""Expression scopes: a run as the expressions of its steps see it."""
+"""Expression scopes: the values of `params`, `env`, `steps`, `run`, `item` and `loop` in the expressions of a step."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from rerail.engine.spec import RunSpec
 
 
 class ScopeBuilder:
-    """A run as the expressions of its steps see it."""
+    """Builder of the scope of an expression."""
 
-    def __init__(self, job: RunSpec, state: RunState) -> None:
-        self._job = job
+    def __init__(self, spec: RunSpec, state: RunState) -> None:
+        self._spec = spec
         self._state = state
         self.status: Callable[[], str] = lambda: state.status
 
-    def scope(self, home: TaskParent, names: Mapping[str, Any]) -> Scope:
-        """What the names in an expression stand for now."""
-        job, state = self._job, self._state
+    def scope(self, parent: TaskParent, names: Mapping[str, Any]) -> Scope:
+        """Return the scope of a parent, with names of its own."""
+        spec, state = self._spec, self._state
         own_params = names.get("params") if names else None
         return Scope(
-            params=job.header.params if own_params is None else own_params,
-            env=job.base_env,
-            steps=StepResults(state, lambda name: home.lookup(name, state)),
+            params=spec.header.params if own_params is None else own_params,
+            env=spec.base_env,
+            steps=StepResults(state, lambda name: parent.lookup(name, state)),
             run={
-                "id": job.header.run_id,
-                "dir": job.environment["RERAIL_RUN_DIR"],
-                "status": home.status or self.status(),
+                "id": spec.header.run_id,
+                "dir": spec.environment["RERAIL_RUN_DIR"],
+                "status": parent.status or self.status(),
             },
             more={name: value for name, value in names.items() if name != "params"},
         )
 
     def of(self, task: Task) -> Scope:
-        """What the names in the texts of a task stand for."""
-        return self.scope(task.home, task.home.names(task))
+        """Return the scope of a task."""
+        return self.scope(task.parent, task.parent.names(task))

@@ -1,19 +1,21 @@
-"""Why a life of a run starts nothing more: a signal, state that cannot be written, something that is used up."""
+"""Shutdown: why an invocation starts no more steps, and the result of the run.
+
+`Shutdown` is the only owner of that fact. Causes are a signal, a journal that cannot be written, a spent budget,
+`--max-runtime`, `--fail-fast`, and the end of the run, after which only final hooks start.
+"""
 
 from __future__ import annotations
 
+import enum
 import signal
-from collections.abc import Iterable
 
 import msgspec
 
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
 from rerail.core.events import PauseCause
-from rerail.core.state import Unit
 from rerail.engine.admission import Blocked
 from rerail.engine.budgets import RunBudget
-from rerail.engine.desk import Desk
 from rerail.engine.frame import Frame
 from rerail.engine.recorder import Recorder
 from rerail.engine.spec import STOP_GRACE, RunResult, RunSpec, Toolbox
@@ -21,8 +23,17 @@ from rerail.errors import StateUnwritable
 from rerail.ports import Clock
 
 
+class Phase(enum.Enum):
+    """What may start."""
+
+    RUNNING = "steps and hooks"
+    CLEANUP = "hooks: a step failed under --fail-fast"
+    FINAL_HOOKS = "hooks: all else is done"
+    DRAINING = "nothing: attempts in flight end"
+
+
 class StopRequest(msgspec.Struct, frozen=True):
-    """Why nothing new may start, the signal that said so, or whether something is used up."""
+    """Why nothing new may start: the reason, and the signal or the cause of a pause that it came from."""
 
     reason: str
     signal: signal.Signals | None
@@ -30,113 +41,151 @@ class StopRequest(msgspec.Struct, frozen=True):
 
 
 class Shutdown:
-    """Decides once, and remembers why."""
+    """Phase of one invocation, and the first reason to leave `Phase.RUNNING`."""
 
-    def __init__(self, job: RunSpec, tools: Toolbox, desk: Desk, running: Iterable[Unit]) -> None:
+    def __init__(self, spec: RunSpec, tools: Toolbox, recorder: Recorder, budget: RunBudget) -> None:
         self.reason = ""
         self.signal: signal.Signals | None = None
-        self.purse = RunBudget(job, desk, tools.clock, running)
+        self.final_status = ""  # status of the run, once only its final hooks are left
+        self._only_hooks = False
         self._pausing: PauseCause = ""
+        self._budget = budget
         self._executor = tools.executor
         self._signals = tools.signals
-        self._desk = desk
+        self._recorder = recorder
+        self._stops_on_error = spec.pipeline.checkpoint.on_error == "stop"
+
+    @property
+    def phase(self) -> Phase:
+        if self.final_status:  # final hooks run whatever happened before, unless told to stop or unable to record
+            failed = self.signal is not None or self._recorder.write_error is not None
+            return Phase.DRAINING if failed else Phase.FINAL_HOOKS
+        if self.reason:
+            return Phase.DRAINING
+        return Phase.CLEANUP if self._only_hooks else Phase.RUNNING
+
+    @property
+    def is_draining(self) -> bool:
+        return self.phase is Phase.DRAINING
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether controllers may open no more frames: only hooks may start, or nothing."""
+        return bool(self.reason or self._only_hooks)
 
     @property
     def stop(self) -> StopRequest:
-        now = self.purse.overspent() if self._pausing == "budget" else ""  # what was under way went on spending
-        return StopRequest(now or self.reason, self.signal, self._pausing)
+        spent = self._budget.overspent() if self._pausing == "budget" else ""  # attempts in flight went on spending
+        return StopRequest(spent or self.reason, self.signal, self._pausing)
 
     @property
-    def words(self) -> str:
-        """What attempts are cut off by."""
+    def cause(self) -> str:
+        """What interrupts the attempts in flight, as their records say it."""
         if self._pausing and not self.signal:
-            return self.purse.name
-        return self.signal.name if self.signal else self.reason or self._desk.recorder.degraded or "--fail-fast"
+            return self._budget.name
+        return self.signal.name if self.signal else self.reason or self._recorder.degraded or "--fail-fast"
 
     @property
-    def spares_clean_up(self) -> bool:
-        """Whether what cleans up after a failure runs all the same: it does although a budget is spent."""
+    def lets_cleanup_start(self) -> bool:
+        """Whether clean-up hooks start while draining: a spent budget does not hold them back."""
         return self._pausing == "budget" and self.signal is None
 
-    def start_nothing(self, reason: str) -> None:
+    def drain(self, reason: str) -> None:
+        """Start nothing more. The first reason counts."""
         self.reason = self.reason or reason
-        self._desk.stopping = True
 
-    def mind_purse(self) -> None:
-        """Start nothing more once something is used up."""
-        why = "" if self.reason else self.purse.why_not()
-        if why:
-            self._pausing = self.purse.cause
-            self.start_nothing(why)
-            if self.purse.stops:
+    def start_only_hooks(self, final_status: str = "") -> None:
+        """Start no more steps; with a final status, the run is done but for its final hooks."""
+        self._only_hooks = True
+        self.final_status = self.final_status or final_status
+
+    def stop_unwritable(self, reason: str) -> bool:
+        """Stop because something of the run cannot be made durable; return False if `on_error: warn` forbids that."""
+        if self._stops_on_error:
+            self._recorder.blocked_reason = self._recorder.blocked_reason or reason
+            self._only_hooks = True
+        return self._stops_on_error
+
+    def check_budget(self) -> None:
+        """Drain once the budget of the run or `--max-runtime` is used up."""
+        if self.final_status:
+            return
+        reason = "" if self.reason else self._budget.exhausted()
+        if reason:
+            self._pausing = self._budget.cause
+            self.drain(reason)
+            if self._budget.stops:
                 self._executor.stop(STOP_GRACE)
 
-    def heed_signals(self, *, running: bool) -> bool:
-        """Take what was received; whether nobody wants to wait any more."""
+    def take_signals(self, *, in_flight: bool) -> bool:
+        """Take the signals received and stop the executor; return whether to stop at once."""
         received = []
         while self._signals.received:  # one by one: another may arrive meanwhile
             received.append(self._signals.received.pop(0))
         again = self.signal is not None
         if not again:
             self.signal = received[0]
-            self.start_nothing(f"stopped by {received[0].name}")
-            if running:
-                self._desk.recorder.warn(f"{received[0].name}: ending what runs, in {STOP_GRACE:g} s at most; again: now")
+            self.drain(f"stopped by {received[0].name}")
+            if in_flight:
+                self._recorder.warn(f"{received[0].name}: ending what runs, in {STOP_GRACE:g} s at most; again: now")
         at_once = again or len(received) > 1
         self._executor.stop(0.0 if at_once else STOP_GRACE)
         return at_once
 
 
-def ending_of(job: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest, held: Blocked | None) -> RunResult:
-    """How it stands when nothing is left to do."""
-    lost = recorder.lost
-    if lost is not None:
-        return RunResult(status="interrupted", reason=lost.message, lost=lost)
+def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest, blocked: Blocked | None) -> RunResult:
+    """Return the result of the run now that nothing is left to do in this invocation."""
+    error = recorder.write_error
+    if error is not None:
+        return RunResult(status="interrupted", reason=error.message, lost=error)
     if recorder.degraded:
         stopped = StateUnwritable(
             f"{recorder.degraded}: stopped before the state could no longer be written",
-            hint=f"rerail resume {job.header.run_id}, once there is room",
+            hint=f"rerail resume {spec.header.run_id}, once there is room",
         )
         return RunResult(status="interrupted", reason=recorder.degraded, lost=stopped)
     if stop.signal is not None:
         return RunResult(status="interrupted", reason=stop.reason, signal=stop.signal)
-    asked = tuple(root.asked)
-    unknown = f"the outcome of {', '.join(asked)} is unknown" if asked else ""
-    if root.failed and not (held is not None and held.hooks):  # a clean-up that waits is not left out without a word
-        also = [stop.reason or (held.why if held is not None else ""), unknown]
+    in_doubt = tuple(root.in_doubt)
+    unknown = f"the outcome of {', '.join(in_doubt)} is unknown" if in_doubt else ""
+    if root.failed and not (blocked is not None and blocked.hooks):  # a blocked clean-up is not left out silently
+        also = [stop.reason or (blocked.why if blocked is not None else ""), unknown]
         return RunResult(status="failed", reason="; ".join(filter(None, also)), cause=stop.pausing)
-    if stop.pausing == "max-runtime" and held is not None and held.cause == "quota" and not root.complete:
-        return RunResult(status="paused", reason=f"{held.why}; {stop.reason}", cause="quota", until=held.until)
+    if stop.pausing == "max-runtime" and blocked is not None and blocked.cause == "quota" and not root.complete:
+        return RunResult(status="paused", reason=f"{blocked.why}; {stop.reason}", cause="quota", until=blocked.until)
     if stop.pausing and not root.complete:
         return RunResult(status="paused", reason=stop.reason, cause=stop.pausing)
-    if asked:
-        return RunResult(status="paused", reason=unknown, asked=asked, cause="unknown outcome")
-    if held is not None:
-        return RunResult(status="paused", reason=held.why, cause=held.cause, until=held.until, waiting=held.waiting)
-    if job.until and root.reached and not root.complete:
+    if in_doubt:
+        return RunResult(status="paused", reason=unknown, asked=in_doubt, cause="unknown outcome")
+    if blocked is not None:
         return RunResult(
-            status="paused", reason=f"stopped after {job.until}, as --until asked", reached=True, cause="until"
+            status="paused", reason=blocked.why, cause=blocked.cause, until=blocked.until, waiting=blocked.waiting
+        )
+    if spec.until and root.reached and not root.complete:
+        return RunResult(
+            status="paused", reason=f"stopped after {spec.until}, as --until asked", reached=True, cause="until"
         )
     return RunResult(status="completed" if root.complete else "failed", reason=stop.reason)
 
 
-def finish(recorder: Recorder, clock: Clock, end: RunResult, began: float) -> RunResult:
-    """Record how it ended, if it can be; what could not be is said. It began then, on the monotonic clock."""
+def record_result(recorder: Recorder, clock: Clock, result: RunResult, began: float) -> RunResult:
+    """Record the result of an invocation that began at a time; return it with the ends that could not be recorded."""
     now, driven = clock.now(), round(clock.monotonic() - began, 6)
-    match end.status:
+    match result.status:
         case "completed" | "failed":
             dead = sum(1 for _ in dead_letters(recorder.state))
-            recorder.stage(ev.RunFinished(at=now, status=end.status, dead_letters=dead, driven=driven))
+            recorder.stage(ev.RunFinished(at=now, status=result.status, dead_letters=dead, driven=driven))
         case "paused":
-            paused = ev.RunPaused(at=now, reason=end.reason, cause=end.cause, until=end.until, driven=driven)
-            recorder.stage(paused)
+            recorder.stage(
+                ev.RunPaused(at=now, reason=result.reason, cause=result.cause, until=result.until, driven=driven)
+            )
         case "interrupted":
-            name = end.signal.name if end.signal else None
-            recorder.stage(ev.RunInterrupted(at=now, reason=end.reason, signal=name, driven=driven))
+            name = result.signal.name if result.signal else None
+            recorder.stage(ev.RunInterrupted(at=now, reason=result.reason, signal=name, driven=driven))
     unrecorded = recorder.unacknowledged_ends()
-    if recorder.last_words():
+    if recorder.final_flush():
         unrecorded = ()
-    elif end.lost is None:
-        end = RunResult(status="interrupted", reason="its end could not be recorded", lost=recorder.lost)
+    elif result.lost is None:
+        result = RunResult(status="interrupted", reason="its end could not be recorded", lost=recorder.write_error)
     recorder.snapshot()
-    return msgspec.structs.replace(end, unrecorded=unrecorded)
+    return msgspec.structs.replace(result, unrecorded=unrecorded)

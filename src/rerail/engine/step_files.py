@@ -1,4 +1,4 @@
-"""The files of steps on their way through one life: inputs that are examined, artifacts that are sealed."""
+"""Files of steps during one invocation: inputs examined before a start, artifacts sealed after a success."""
 
 from __future__ import annotations
 
@@ -17,122 +17,122 @@ from rerail.ports import ArtifactWorker, FileCheck, Outcome
 
 
 class StepFiles:
-    """What the workshop was asked for, and what came of it."""
+    """Requests to the artifact worker, and their results."""
 
-    def __init__(self, workshop: ArtifactWorker, spared: Container[str], cannot_keep: Callable[[str], bool]) -> None:
-        """`cannot_keep` is told why what a step produced cannot be kept; whether that stops the run."""
-        self._cannot_keep = cannot_keep
-        self._workshop = workshop
+    def __init__(self, worker: ArtifactWorker, spared: Container[str], stop_unwritable: Callable[[str], bool]) -> None:
+        """`stop_unwritable` takes the reason why an artifact cannot be kept and returns whether the run stops."""
+        self._stop_unwritable = stop_unwritable
+        self._worker = worker
         self._spared = spared
-        self.examined: dict[Unit, FileCheck] = {}  # looked at, and not started yet
-        self.waiting: dict[Unit, Task] = {}  # tasks whose files are being looked at
-        self._confirmed: dict[Unit, str] = {}  # looked at again, and what was lost of it
-        self._cleared: dict[Unit, dict[str, str]] = {}  # what was moved aside before it runs again
-        self._blocked: dict[Unit, str] = {}  # what could not be, and would be destroyed
+        self.examined: dict[Unit, FileCheck] = {}  # checked, and not started yet
+        self.waiting: dict[Unit, Task] = {}  # tasks whose files are being checked
+        self._confirmed: dict[Unit, str] = {}  # re-checked, with the artifact that was lost
+        self._cleared: dict[Unit, dict[str, str]] = {}  # path → where the broken artifact was moved before the re-run
+        self._blocked: dict[Unit, str] = {}  # why a broken artifact could not be moved: the step would destroy it
         self._sealing: dict[Unit, Outcome] = {}
 
     @property
     def counted(self) -> int:
-        """How many of these count against the width of the run."""
-        return sum(task.home.counted for task in self.waiting.values())
+        """Number of waiting tasks that count against the parallelism of the run."""
+        return sum(task.parent.counted for task in self.waiting.values())
 
     @property
     def busy(self) -> bool:
         return bool(self.waiting or self._sealing)
 
     def examine(self, task: Task, scope: Scope) -> None:
-        """Have the inputs of a step looked at; its turn comes again when that is done."""
+        """Have the inputs of a task checked; the task is queued again when that is done."""
         try:
             declared = filled(task.step.inputs, scope)
         except ExpressionError:
             declared = task.step.inputs  # the step fails for the same reason, with a better message
         self.waiting[task.unit] = task
-        self._workshop.examine(task.unit, declared)
+        self._worker.examine(task.unit, declared)
 
     def inputs(self, task: Task) -> tuple[InputRecord, ...]:
-        """What a step is about to read."""
+        """Return the inputs of a task that is about to start."""
         return self.examined[task.unit].inputs
 
     def changed(self, task: Task, unit: UnitState) -> str:
-        """Which input of a settled unit is not what it had read; '' if none."""
+        """Return which input of a settled unit has changed since it was read; '' if none."""
         if not task.step.inputs or unit.status != "completed":
             return ""
-        looked = self.examined[task.unit]
-        if looked.problem:
-            return looked.problem
-        now = {read.path: read.sha256 for read in looked.inputs}
+        check = self.examined[task.unit]
+        if check.problem:
+            return check.problem
+        now = {read.path: read.sha256 for read in check.inputs}
         was = {read.path: read.sha256 for read in unit.inputs}
         return next((f"input {path} changed" for path in now if now[path] != was.get(path)), "")
 
     def confirm(self, task: Task, unit: UnitState) -> str | None:
-        """What was lost of a settled unit since this life began; None: that is being looked at."""
+        """Return which artifact of a settled unit broke in this invocation, or ''; None while the worker is busy."""
         if not unit.artifacts or unit.status != "completed":
             return ""
         if task.unit in self._confirmed:
             return self._confirmed.pop(task.unit)
         self.waiting[task.unit] = task
-        self._workshop.confirm(task.unit, task.step, unit.artifacts, self._spared)
+        self._worker.confirm(task.unit, task.step, unit.artifacts, self._spared)
         return None
 
     def clear(self, task: Task, unit: UnitState) -> dict[str, str] | None:
-        """What stood at the broken paths of a unit that runs again, and where it is now; None: that is being done."""
+        """Quarantine broken artifacts before a re-run; return {path: new location}, or None while the worker is busy."""
         if not unit.artifacts or unit.status != "completed":
             return {}
         if task.unit in self._cleared:
             return self._cleared.pop(task.unit)
         self.waiting[task.unit] = task
-        self._workshop.clear(task.unit, task.step, unit.artifacts, self._spared)
+        self._worker.clear(task.unit, task.step, unit.artifacts, self._spared)
         return None
 
     def take(self, task: Task) -> tuple[str, str]:
-        """The step starts: what keeps it from being launched, as kind and message; '' if nothing does."""
+        """Return what keeps a started task from being launched, as type and message; '' if nothing does."""
         blocked = self._blocked.pop(task.unit, "")
         if blocked:
             return "ArtifactInTheWay", blocked
-        looked = self.examined.pop(task.unit, None)
-        return ("InputInvalid", looked.problem) if looked is not None else ("", "")
+        check = self.examined.pop(task.unit, None)
+        return ("InputInvalid", check.problem) if check is not None else ("", "")
 
     def forget(self, task: Task) -> None:
-        """The step does not start after all."""
+        """Drop the results for a task that does not start."""
         self.examined.pop(task.unit, None)
 
     def seal(self, task: Task, outcome: Outcome, scope: Scope, since: datetime | None) -> str:
-        """Have what a step produced sealed; why that cannot even be asked for, or ''."""
+        """Have the artifacts of a step sealed; return why they cannot be, or ''."""
         try:
             declared = filled(task.step.artifacts, scope)
         except ExpressionError as error:
             return f"artifacts: {error}"
         self._sealing[task.unit] = outcome
-        self._workshop.seal(task.unit, declared, since)
+        self._worker.seal(task.unit, declared, since)
         return ""
 
-    def sealed(self, looked: FileCheck) -> Outcome:
-        """The outcome of a step now that its artifacts were looked at."""
-        outcome = self._sealing.pop(looked.unit)
-        if looked.given_up or (looked.unkept and self._cannot_keep(f"{name(looked.unit)}: {looked.problem}")):
+    def sealed(self, check: FileCheck) -> Outcome:
+        """Return the outcome of a step now that its artifacts were checked."""
+        outcome = self._sealing.pop(check.unit)
+        if check.given_up or (check.unkept and self._stop_unwritable(f"{name(check.unit)}: {check.problem}")):
             return msgspec.structs.replace(outcome, status="stopped")
-        if looked.problem:
-            return msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=looked.problem)
+        if check.problem:
+            return msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=check.problem)
         return outcome
 
     def finished(self) -> list[tuple[Task | None, FileCheck]]:
-        """What came of looking since the last call, with the task that waits for it, unless it was sealed."""
+        """Return the checks finished since the last call, each with the task that waits for it; None for a sealed one."""
         found: list[tuple[Task | None, FileCheck]] = []
-        for looked in self._workshop.finished():
-            unit = looked.unit
-            task = self.waiting.pop(unit, None) if looked.purpose != "artifacts" else None
-            found.append((task, looked))
-            if looked.purpose == "inputs" and not looked.given_up:
-                self.examined[unit] = looked
-            if looked.purpose == "confirm":
-                self._confirmed[unit] = looked.problem
-            if looked.purpose == "clear":
-                self._cleared[unit] = looked.aside
-                self._blocked |= {unit: looked.problem} if looked.problem else {}
+        for check in self._worker.finished():
+            unit = check.unit
+            task = self.waiting.pop(unit, None) if check.purpose != "artifacts" else None
+            found.append((task, check))
+            if check.purpose == "inputs" and not check.given_up:
+                self.examined[unit] = check
+            if check.purpose == "confirm":
+                self._confirmed[unit] = check.problem
+            if check.purpose == "clear":
+                self._cleared[unit] = check.aside
+                self._blocked |= {unit: check.problem} if check.problem else {}
         return found
 
     def slow(self, now: float) -> list[str]:
-        return self._workshop.slow(now)
+        return self._worker.slow(now)
 
     def give_up(self) -> None:
-        self._workshop.give_up()
+        self._worker.give_up()

@@ -1,14 +1,14 @@
-"""Steps that have other steps run: what they share, and inner pipelines; maps are in `fanout`, loops in `loops`.
+"""Controllers: steps that run other steps. The base class, and nested pipelines.
 
-A controller opens frames and is told when one is over. It never runs anything itself, and what it decides follows from
-the state alone: after a crash the next life asks the same questions and gets the same answers.
+A controller opens frames and reacts when one is done. It decides from the state alone: after a crash the next
+invocation comes to the same decisions.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,66 +19,119 @@ from rerail.core.expressions.render import NOTHING
 from rerail.core.items import COMPLETED, FAILED, ranges
 from rerail.core.model import Subpipeline
 from rerail.core.params import resolve
-from rerail.core.state import Unit, name
+from rerail.core.state import RunState, Unit, name
 from rerail.core.values import Usage
-from rerail.engine.desk import Desk
-from rerail.engine.frame import Frame
+from rerail.engine.frame import Body, Frame
 from rerail.engine.launch import declared_env
-from rerail.engine.ready_queue import Task
-from rerail.ports import Outcome
+from rerail.engine.ready_queue import ReadyQueue, RunningTasks, Task
+from rerail.engine.recorder import Recorder
+from rerail.engine.recovery import Recovery
+from rerail.engine.scopes import ScopeBuilder
+from rerail.engine.spec import RunSpec, Toolbox
+from rerail.ports import Attempt, Clock, Outcome, Work
+
+
+class ControllerHost(Protocol):
+    """The part of the runner that controllers use."""
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def tools(self) -> Toolbox: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def recorder(self) -> Recorder: ...
+    @property
+    def state(self) -> RunState: ...
+    @property
+    def queue(self) -> ReadyQueue: ...
+    @property
+    def running(self) -> RunningTasks: ...
+    @property
+    def recovery(self) -> Recovery: ...
+    @property
+    def scopes(self) -> ScopeBuilder: ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more frames may be opened."""
+
+    def stop_unwritable(self, reason: str) -> bool:
+        """Stop because something of the run cannot be made durable; return False if the run goes on without it."""
+
+    def body(self, task: Task) -> Body:
+        """Return the body of a controller, the same for all its frames."""
+
+    def run_own_attempt(self, task: Task, attempt: Attempt, work: Work) -> None:
+        """Run an attempt of the controller itself; its outcome arrives in `take_outcome`."""
+
+    def when_durable(self, controller: Controller) -> None:
+        """Call `on_durable` once everything staged so far is durable."""
+
+    def finish(self, task: Task, outcome: Outcome) -> None:
+        """Record the end of a controller as the end of any other step."""
 
 
 class Controller(ABC):
-    """A step whose work is other steps."""
+    """Step that runs other steps."""
 
-    def __init__(self, desk: Desk, task: Task) -> None:
-        self.desk = desk
+    def __init__(self, host: ControllerHost, task: Task) -> None:
+        self.host = host
         self.task = task
         self.step = task.step
         self.unit = task.unit
-        self.state = desk.state
-        assert isinstance(task.home, Frame)
-        self.outer: Frame = task.home
-        self._began = desk.clock.monotonic()
-        self._open: dict[Unit, tuple[Frame, float]] = {}  # groups under way, and since when
-        self.env = NOTHING  # what it gives to the steps inside it
-        self.used = Usage()  # in its own name
+        self.state = host.state
+        assert isinstance(task.parent, Frame)
+        self.outer: Frame = task.parent
+        self._began = host.clock.monotonic()
+        self._open: dict[Unit, tuple[Frame, float]] = {}  # items or iterations in flight, and since when
+        self.env = NOTHING  # variables of the steps inside it
+        self.used = Usage()  # of its own attempt
 
-    def settle_env(self) -> None:
-        """Evaluate the variables it gives to the steps inside it, where it stands; raises ExpressionError."""
-        self.env = self.outer.env.within(self.step.env, self.desk.view.of(self.task))
+    def evaluate_env(self) -> None:
+        """Evaluate the variables of the steps inside, in the scope of the controller; raises ExpressionError."""
+        self.env = self.outer.env.within(self.step.env, self.host.scopes.of(self.task))
 
     @abstractmethod
     def begin(self) -> None:
-        """Its start is durable: have something run."""
+        """Open the first frames; the start of the controller is durable."""
 
     @abstractmethod
     def frame_over(self, frame: Frame) -> None:
-        """A frame of it came to its end."""
+        """React to a frame that is done."""
 
-    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - it has but one at a time
-        """Something outside the run has to happen first: whatever else can run around it goes on."""
-        self.outer.set_aside(self.task)
+    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - there is one at a time
+        """Block the controller with its frame; steps beside it go on."""
+        self.outer.block(self.task)
 
     def frame_unblocked(self, frame: Frame) -> None:  # noqa: ARG002 - likewise
-        """It has happened."""
-        self.outer.take_back(self.task)
+        """Unblock the controller with its frame."""
+        self.outer.unblock(self.task)
 
     def open_frame(self, frame: Frame) -> None:
-        """Have the steps of a frame run, or go on where they were."""
+        """Run the steps of a frame, from where an earlier invocation left it."""
         frame.owner = self
-        self.desk.past.open(frame)
-        frame.tell()
+        self.host.recovery.open(frame)
+        frame.report()
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        """Take the outcome of an attempt of the controller itself."""
+        raise NotImplementedError
+
+    def on_durable(self) -> None:
+        """Go on: the records that the controller waited for are durable."""
+        raise NotImplementedError
 
     def open_group(self, index: int, item: str, values: Mapping[str, Any], previous: str | None = None) -> None:
         """Start an item or iteration of several steps."""
         unit = (self.step.id, item)
-        known = self.state.unit(unit)
-        now = self.desk.clock
-        self.desk.recorder.stage(
-            ev.StepStarted(at=now.now(), step=unit[0], item=item, attempt=known.attempts + 1, index=index)
+        record = self.state.unit(unit)
+        now = self.host.clock
+        self.host.recorder.stage(
+            ev.StepStarted(at=now.now(), step=unit[0], item=item, attempt=record.attempts + 1, index=index)
         )
-        frame = Frame(self.desk.body(self.task), self.desk.turns, self.outer, item)
+        frame = Frame(self.host.body(self.task), self.host.queue, self.outer, item)
         frame.env = self.env
         frame.values = {**self.outer.values, **values}
         frame.previous = previous
@@ -88,27 +141,27 @@ class Controller(ABC):
 
     @property
     def counts_inside(self) -> bool:
-        """Whether what runs in it counts against the width of the run."""
+        """Whether the tasks inside count against the parallelism of the run."""
         return self.outer.counted
 
-    def has_last_hooks(self, frame: Frame) -> bool:
-        """Whether a frame that seems over has hooks that come last."""
-        hooks = frame.last_hooks()
-        self.desk.past.start_anew(hooks)
+    def starts_final_hooks(self, frame: Frame) -> bool:
+        """Queue the final hooks of a frame that is done otherwise; return whether there are any."""
+        hooks = frame.start_final_hooks()
+        self.host.recovery.rerun_hooks(hooks)
         return bool(hooks)
 
     def close_group(self, frame: Frame, outputs: dict[str, Any] | None, *, allowed: bool = False) -> None:
-        """Record how an item or iteration came out: with outputs it completed."""
+        """Record the end of an item or iteration: completed if there are outputs, failed if they are None."""
         unit: Unit = (self.step.id, frame.item)
         _, since = self._open.pop(unit)
-        now, took = self.desk.clock.now(), round(self.desk.clock.monotonic() - since, 6)
+        now, took = self.host.clock.now(), round(self.host.clock.monotonic() - since, 6)
         attempt = self.state.unit(unit).attempts
         if outputs is not None:
-            self.desk.recorder.stage(
+            self.host.recorder.stage(
                 ev.StepCompleted(at=now, step=unit[0], item=unit[1], attempt=attempt, duration=took, outputs=outputs)
             )
             return
-        self.desk.recorder.stage(
+        self.host.recorder.stage(
             ev.StepFailed(
                 at=now,
                 step=unit[0],
@@ -121,22 +174,22 @@ class Controller(ABC):
         )
 
     def failure(self, frame: Frame, step: str, item: str | None) -> ev.Failure:
-        """Why a frame failed, told as the failure of what it is the frame of."""
-        now = self.desk.clock.now()
+        """Return the failure of a frame as that of its item, iteration or controller."""
+        now = self.host.clock.now()
         cause = self.state.unit(frame.first_failure).error if frame.first_failure else None
         if cause is None:
             return ev.Failure(type="Unfinished", message="not all of its steps could run", step=step, item=item, at=now)
         local = cause.step.rpartition("/")[2]
         return msgspec.structs.replace(cause, message=f"{local}: {cause.message}", step=step, item=item, at=now)
 
-    def end(self, status: Any, **how: Any) -> None:
-        """Come to an end; the loop records it as it does for any step."""
-        took = self.desk.clock.monotonic() - self._began
-        how |= {"metrics": self.used.metrics, "models": self.used.models}
-        self.desk.ends.append((self.task, Outcome(unit=self.unit, status=status, duration=took, **how)))
+    def end(self, status: Any, **outcome: Any) -> None:
+        """End the controller."""
+        took = self.host.clock.monotonic() - self._began
+        outcome |= {"metrics": self.used.metrics, "models": self.used.models}
+        self.host.finish(self.task, Outcome(unit=self.unit, status=status, duration=took, **outcome))
 
     def fail_as(self, failure: ev.Failure) -> None:
-        """Come to an end for the reason that something in it did."""
+        """End the controller with a failure from inside it."""
         self.end(
             "failed",
             type=failure.type,
@@ -148,56 +201,56 @@ class Controller(ABC):
         )
 
     def interrupt(self, reason: str) -> None:
-        """This life ends before it does."""
-        now = self.desk.clock.now()
+        """Record that this invocation ends before the controller does."""
+        now = self.host.clock.now()
         for unit in (*self._open, self.unit):
-            known = self.state.unit(unit)
-            if known.status == "running":
+            record = self.state.unit(unit)
+            if record.status == "running":
                 used = self.used if unit == self.unit else Usage()
-                self.desk.recorder.stage(
+                self.host.recorder.stage(
                     ev.StepInterrupted(
                         at=now,
                         step=unit[0],
                         item=unit[1],
-                        attempt=known.attempts,
+                        attempt=record.attempts,
                         reason=reason,
                         metrics=used.metrics,
                         models=used.models,
                     )
                 )
 
-    def handed_out(self, frame: Frame) -> dict[str, Any]:
-        """What the steps of a frame handed out, the later over the earlier."""
+    def frame_outputs(self, frame: Frame) -> dict[str, Any]:
+        """Return the outputs of the steps of a frame; later steps override earlier ones."""
         outputs: dict[str, Any] = {}
         for step in frame.body.steps:
-            known = self.state.unit((step.id, frame.item))
-            if known.status == "completed":
-                outputs |= known.outputs
+            record = self.state.unit((step.id, frame.item))
+            if record.status == "completed":
+                outputs |= record.outputs
         return outputs
 
-    def begin_anew(self, why: str) -> None:
-        """Give everything inside up: what is known of it can no longer be told to be its own."""
-        self.desk.recorder.warn(f"{name(self.unit)}: {why}; it begins anew")
+    def restart(self, why: str) -> None:
+        """Discard everything inside: its records can no longer be matched with items."""
+        self.host.recorder.warn(f"{name(self.unit)}: {why}; it begins anew")
         attempt = self.state.unit(self.unit).attempts + 1
-        self.desk.past.invalidate(self.unit, why)
-        self.desk.recorder.stage(
+        self.host.recovery.invalidate(self.unit, why)
+        self.host.recorder.stage(
             ev.StepStarted(
-                at=self.desk.clock.now(),
+                at=self.host.clock.now(),
                 step=self.unit[0],
                 item=self.unit[1],
                 attempt=attempt,
-                fingerprint=self.desk.definition(self.step) if self.unit[1] is None else "",
+                fingerprint=self.host.spec.definition(self.step) if self.unit[1] is None else "",
             )
         )
 
-    def list_nothing(self, total: int, *, carries: bool) -> None:
-        """Record that it has begun, or that there may be more iterations than were said; nobody lists them."""
+    def record_total(self, total: int, *, carries: bool) -> None:
+        """Record the number of iterations without a list of them, when it begins or when there may be more."""
         items = self.state.unit(self.unit).items
         if items is not None and items.total >= total:
             return
-        self.desk.recorder.stage(
+        self.host.recorder.stage(
             ev.ItemsListed(
-                at=self.desk.clock.now(),
+                at=self.host.clock.now(),
                 step=self.unit[0],
                 item=self.unit[1],
                 total=total,
@@ -209,18 +262,18 @@ class Controller(ABC):
 
 
 class SubpipelineController(Controller):
-    """The steps of another pipeline, in this run."""
+    """Controller of a `pipeline` step: the steps of another file, in this run."""
 
-    def settle_env(self) -> None:
-        # In there `params` are others: what this pipeline gives to all steps is evaluated before they go in.
-        env = declared_env(self.desk.job, self.task)
-        self.env = self.outer.env.within(env, self.desk.view.of(self.task))
+    def evaluate_env(self) -> None:
+        # Inside, `params` are others: the variables of this pipeline are evaluated out here.
+        env = declared_env(self.host.spec, self.task)
+        self.env = self.outer.env.within(env, self.host.scopes.of(self.task))
 
     def begin(self) -> None:
         action = self.step.action
         assert isinstance(action, Subpipeline)
         try:
-            given = language.render_value(action.arguments, self.desk.view.of(self.task))
+            given = language.render_value(action.arguments, self.host.scopes.of(self.task))
         except ExpressionError as error:
             self.end("failed", type="ExpressionError", message=str(error), retryable=False)
             return
@@ -228,15 +281,15 @@ class SubpipelineController(Controller):
         if problems:
             self.end("failed", type="ParamsInvalid", message="; ".join(problems), retryable=False)
             return
-        self.list_nothing(0, carries=False)
-        frame = Frame(self.desk.body(self.task), self.desk.turns, None, self.unit[1])
+        self.record_total(0, carries=False)
+        frame = Frame(self.host.body(self.task), self.host.queue, None, self.unit[1])
         frame.env = self.env
         frame.values = {"params": params}
         frame.counted = self.counts_inside
         self.open_frame(frame)
 
     def frame_over(self, frame: Frame) -> None:
-        if self.has_last_hooks(frame):
+        if self.starts_final_hooks(frame):
             return
         if frame.failed or not frame.complete:
             self.fail_as(self.failure(frame, *self.unit))
@@ -244,7 +297,7 @@ class SubpipelineController(Controller):
         action = self.step.action
         assert isinstance(action, Subpipeline)
         try:
-            outputs = language.render_value(action.outputs, self.desk.view.scope(frame, frame.values))
+            outputs = language.render_value(action.outputs, self.host.scopes.scope(frame, frame.values))
         except ExpressionError as error:
             self.end("failed", type="ExpressionError", message=f"outputs: {error}", retryable=False)
             return

@@ -1,8 +1,8 @@
-"""Maps: the same steps for every item of a list, so many at once.
+"""Maps: the same steps for every item of a list, several items at once.
 
-The list is durable before any item starts. An item of one plain step is that step, in the instance named by its key;
-one of several steps is a frame. What items hand out is not kept in memory: when the last is durable, the results are
-gathered from the journal.
+The list is durable before any item starts. An item of one plain step is that step in the instance named by its key; an
+item of several steps is a frame. Outputs of items are not kept in memory: when the last item is durable, the results
+are gathered from the journal.
 """
 
 from __future__ import annotations
@@ -23,41 +23,40 @@ from rerail.core.model import Map, Run
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.core.values import Usage
 from rerail.engine.controllers import results
-from rerail.engine.controllers.controller import Controller
-from rerail.engine.desk import Desk
+from rerail.engine.controllers.controller import Controller, ControllerHost
 from rerail.engine.frame import Frame
 from rerail.engine.launch import attempt_of
-from rerail.engine.progress import save_cost
+from rerail.engine.progress import record_cost
 from rerail.engine.ready_queue import Task
 from rerail.engine.spec import unit_name
 from rerail.ports import Outcome
 
-INLINE_BYTES = 64 * 1024  # of results, as an output; larger ones are in a file only
-LIST_BYTES = 64 * 1024 * 1024  # of what a command prints
+INLINE_BYTES = 64 * 1024  # of results in an output; larger ones are in a file only
+LIST_BYTES = 64 * 1024 * 1024  # of the output of a command
 SHOWN_FAILURES = 3
 
 
 class MapController(Controller):
-    """One map on its way through one life of a run."""
+    """Controller of a map; the parent of items that are one step, the owner of frames of items that are several."""
 
-    counted = False  # its items have a width of their own
+    counted = False  # its items count against its own parallelism
     status = ""
 
-    def __init__(self, desk: Desk, task: Task) -> None:
-        super().__init__(desk, task)
+    def __init__(self, host: ControllerHost, task: Task) -> None:
+        super().__init__(host, task)
         assert isinstance(task.step.action, Map)
         self.action: Map = task.step.action
         self.item = task.unit[1]
-        self._width = self.action.parallel or desk.job.options.parallel
+        self._parallel = self.action.parallel or host.spec.options.parallel
         self._listing = ItemList(keys=[], values=None, digest="")
-        self._former: ItemList | None = None  # a recorded list that the output of its command replaces
+        self._former: ItemList | None = None  # a recorded list that the output of an edited command replaces
         self._items = Items(marks=bytearray())
         self._cursor = 0
         self._since = (0, 0)  # where in the journal its items begin
         self._active = 0
-        self._asked = 0  # items that wait for a person: they keep the map open, and no other item waiting
+        self._blocked = 0  # blocked items: they keep the map open, and hold no other item back
         self._stopped = ""  # the item after whose failure no further one starts
-        self._body = desk.body(task)
+        self._body = host.body(task)
 
     @property
     def counts_inside(self) -> bool:
@@ -66,27 +65,27 @@ class MapController(Controller):
     # The list
 
     def begin(self) -> None:
-        with contextlib.suppress(ItemListStopped):  # it stays under way, and is interrupted with all that is
+        with contextlib.suppress(ItemListStopped):  # it stays running, and is interrupted with everything else
             self._begin()
 
     def _begin(self) -> None:
-        known = self.state.unit(self.unit).items
-        if known is not None and known.known == known.total:
-            recorded = lists.recorded(self.desk.recorder.find(lists.TAGS, self.step.id), self.unit)
-            if recorded is not None and recorded.digest == known.digest:
+        record = self.state.unit(self.unit).items
+        if record is not None and record.known == record.total:
+            recorded = lists.recorded(self.host.recorder.find(lists.TAGS, self.step.id), self.unit)
+            if recorded is not None and recorded.digest == record.digest:
                 if self._has_another_command(recorded):
-                    self._former = recorded  # `took` goes on
+                    self._former = recorded  # `take_outcome` goes on
                     self._run_command()
                 else:
-                    self._go_on(recorded, known)
+                    self._go_on(recorded, record)
                 return
-            self.begin_anew("its list was lost with damaged records")
+            self.restart("its list was lost with damaged records")
         if self.action.over.kind == "command":
             self._run_command()
             return
-        scope = self.desk.view.of(self.task)
+        scope = self.host.scopes.of(self.task)
         try:
-            raw = self.desk.tools.source(self.action.over, scope)
+            raw = self.host.tools.source(self.action.over, scope)
             self._take_list(lists.listing(raw, self.action, scope))
         except ItemListError as error:
             self._refuse(str(error))
@@ -95,11 +94,11 @@ class MapController(Controller):
         self.end("failed", type="ItemsInvalid", message=why, retryable=False)
 
     def _run_command(self) -> None:
-        """Have the command run whose output is the list; `took` goes on."""
+        """Run the command whose output is the list; `take_outcome` goes on."""
         number = self.state.unit(self.unit).attempts
-        scope = self.desk.view.of(self.task)
+        scope = self.host.scopes.of(self.task)
         try:
-            attempt = attempt_of(self.desk.job, self.task, self.state, number, self.desk.view)
+            attempt = attempt_of(self.host.spec, self.task, self.state, number, self.host.scopes)
             script, values = shell(self.action.over.value, scope, mentioned(attempt.env, self.action.over.value))
             attempt = msgspec.structs.replace(
                 attempt,
@@ -108,53 +107,52 @@ class MapController(Controller):
                 capture={"items": self.action.over.form},
                 most_captured=LIST_BYTES,
             )
-            work = self.desk.tools.kinds[Run].work(attempt)
+            work = self.host.tools.kinds[Run].work(attempt)
         except ExpressionError as error:
             self._refuse(f"`over`: {error}")
             return
-        self.desk.started.append(self.task)
-        self.desk.tools.executor.start(attempt, work)
+        self.host.run_own_attempt(self.task, attempt, work)
 
-    def took(self, outcome: Outcome) -> None:
-        """What the command came to whose output is the list."""
+    def take_outcome(self, outcome: Outcome) -> None:
+        """Take the output of the command as the list."""
         if outcome.status != "ok":
             message = f"`over`: {outcome.message}" if outcome.message else ""
-            self.desk.ends.append((self.task, msgspec.structs.replace(outcome, message=message)))
+            self.host.finish(self.task, msgspec.structs.replace(outcome, message=message))
             return
         self._count(outcome)
         raw = outcome.outputs["items"]
         if self.action.over.form == "lines":
             raw = [line for line in (text.removesuffix("\r") for text in raw) if line]
         try:
-            new = lists.listing(raw, self.action, self.desk.view.of(self.task))
+            new = lists.listing(raw, self.action, self.host.scopes.of(self.task))
         except ItemListError as error:
             self._refuse(str(error))
             return
-        known = self.state.unit(self.unit).items
-        if self._former is None or known is None:
+        record = self.state.unit(self.unit).items
+        if self._former is None or record is None:
             self._take_list(new)
         elif self._holds_no_secret(new):
-            self._replace(self._former, known, new)
+            self._replace(self._former, record, new)
             self._start(new)
 
     def _count(self, outcome: Outcome) -> None:
-        """The command may have cost something: that counts at once, and is recorded with the end of the map."""
+        """Charge the cost of the command at once; it is recorded with the end of the map."""
         for warning in outcome.warnings:
-            self.desk.recorder.warn(f"{name(self.unit)}: {warning}")
+            self.host.recorder.warn(f"{name(self.unit)}: {warning}")
         if outcome.metrics:
             self.used = Usage(metrics=outcome.metrics, models=outcome.models)
-            self.desk.spending.append(self.unit)
-            save_cost(self.desk, self.task, self.state.unit(self.unit).attempts, outcome)
+            self.host.running.charge(self.unit)
+            record_cost(self.host.recorder, self.host.clock, self.task, self.state.unit(self.unit).attempts, outcome)
 
     def _take_list(self, new: ItemList) -> None:
         if self._holds_no_secret(new):
-            self._since = self.desk.recorder.position  # nothing before it is about these items
+            self._since = self.host.recorder.position  # earlier records are about other items
             self._record(new, None)
             self._start(new)
 
     def _holds_no_secret(self, new: ItemList) -> bool:
-        """Whether a list may be recorded; if not, the map is at its end."""
-        mask = self.desk.job.mask
+        """Return whether a list may be recorded; if not, end the map."""
+        mask = self.host.spec.mask
         for at, key in enumerate(new.keys) if mask else ():
             item = [key, new.value(at)]
             if mask.value(item) != item:
@@ -165,64 +163,64 @@ class MapController(Controller):
     def _record(self, new: ItemList, kept: lists.ListDiff | None) -> None:
         new.source = self._source
         remembered = [key[len(self._prefix) :] for key in self.state.inner] if kept is not None else ()
-        for event in lists.records(self.unit, new, self.desk.clock.now(), kept, remembered):
-            self.desk.recorder.stage(event)
+        for event in lists.records(self.unit, new, self.host.clock.now(), kept, remembered):
+            self.host.recorder.stage(event)
 
     @property
     def _prefix(self) -> str:
         return "" if self.item is None else f"{self.item}::"
 
-    def _go_on(self, recorded: ItemList, known: Items) -> None:
-        """The list of an earlier life, or what it has become since."""
+    def _go_on(self, recorded: ItemList, record: Items) -> None:
+        """Go on with the list of an earlier invocation, or with what its source holds now."""
         changed = self._listed_anew()
         if changed is not None and changed.digest != recorded.digest:
             if not self._holds_no_secret(changed):
                 return
-            self._replace(recorded, known, changed)
+            self._replace(recorded, record, changed)
             recorded = changed
         self._start(recorded)
 
-    def _replace(self, recorded: ItemList, known: Items, changed: ItemList) -> None:
-        """Record another list in the place of one that is recorded; what is the same in both is kept."""
-        kept = lists.diff(recorded, known.marks, changed)
+    def _replace(self, recorded: ItemList, record: Items, changed: ItemList) -> None:
+        """Replace the recorded list; items that are in both keep their status."""
+        kept = lists.diff(recorded, record.marks, changed)
         if changed.digest != recorded.digest:
-            self.desk.recorder.warn(f"{name(self.unit)}: {kept.words}")
+            self.host.recorder.warn(f"{name(self.unit)}: {kept.words}")
         self._record(changed, kept)
 
     def _has_another_command(self, recorded: ItemList) -> bool:
-        """Whether the command whose output is the list was edited since: what it says now only running it can tell."""
-        return self.desk.job.changes != "keep" and recorded.source not in ("", self._source)
+        """Return whether the command of the list was edited since it ran."""
+        return self.host.spec.changes != "keep" and recorded.source not in ("", self._source)
 
     @property
     def _source(self) -> str:
-        return self.desk.definition(self.step).partition(".")[2] if self.action.over.kind == "command" else ""
+        return self.host.spec.definition(self.step).partition(".")[2] if self.action.over.kind == "command" else ""
 
     def _listed_anew(self) -> ItemList | None:
-        """What the source holds now; None if that is not asked for, or cannot be told without running something."""
-        if self.desk.job.changes == "keep" or self.action.over.kind == "command":
+        """Return the list that the source holds now; None if it is a command, or under `--changes keep`."""
+        if self.host.spec.changes == "keep" or self.action.over.kind == "command":
             return None
-        scope = self.desk.view.of(self.task)
+        scope = self.host.scopes.of(self.task)
         try:
-            return lists.listing(self.desk.tools.source(self.action.over, scope), self.action, scope)
+            return lists.listing(self.host.tools.source(self.action.over, scope), self.action, scope)
         except ItemListError as error:
-            self.desk.recorder.warn(f"{name(self.unit)}: {error}; it goes on with the list that is recorded")
+            self.host.recorder.warn(f"{name(self.unit)}: {error}; it goes on with the list that is recorded")
             return None
 
     def _start(self, listing: ItemList) -> None:
         items = self.state.unit(self.unit).items
         assert items is not None
         self._listing, self._items = listing, items
-        if self.action.on_item_failure == "stop" and items.failed:  # in a life that was cut off before the map ended
+        if self.action.on_item_failure == "stop" and items.failed:  # the map was interrupted after that, before its end
             self._stopped = f"an item of {name(self.unit)}"
         if not listing.keys:
-            self.desk.recorder.warn(f"{name(self.unit)}: there are no items")
+            self.host.recorder.warn(f"{name(self.unit)}: there are no items")
         self._fill()
 
     # Items
 
     def _fill(self) -> None:
-        """Open items while there is room; come to an end when there are none left."""
-        while self._active < self._width and not self.desk.stopping and not self._stopped:
+        """Open items while there is room; when none is left, end the map once its items are durable."""
+        while self._active < self._parallel and not self.host.is_stopping and not self._stopped:
             index = self._items.next_pending(self._cursor)
             if index < 0:
                 break
@@ -231,10 +229,10 @@ class MapController(Controller):
             self._open_item(index)
         left = -1 if self._stopped else self._items.next_pending(self._cursor)
         if self._active == 0 and left < 0:
-            if self._asked and not self._stopped:  # all that is left of it waits for something outside
-                self.outer.set_aside(self.task)
-            elif self not in self.desk.due:
-                self.desk.due.append(self)
+            if self._blocked and not self._stopped:  # all items that are left are blocked
+                self.outer.block(self.task)
+            else:
+                self.host.when_durable(self)
 
     def _open_item(self, index: int) -> None:
         item = self._prefix + self._listing.keys[index]
@@ -243,18 +241,18 @@ class MapController(Controller):
             return
         step = self._body.steps[0]
         task = Task(step, (step.id, item), self, index)
-        known = self.state.unit(task.unit)
-        wait = None if known.status == "pending" else self.desk.past.left_to_wait(known)
-        if known.status == "interrupted" and not step.idempotent:
-            self.desk.turns.asked.append(name(task.unit))
+        record = self.state.unit(task.unit)
+        wait = None if record.status == "pending" else self.host.recovery.remaining_wait(record)
+        if record.status == "interrupted" and not step.idempotent:
+            self.host.queue.in_doubt.append(name(task.unit))
             self._active -= 1
-            self._asked += 1
+            self._blocked += 1
         elif wait is not None:
-            self.desk.turns.wait(task, self.desk.clock.monotonic() + wait)
+            self.host.queue.push_at(task, self.host.clock.monotonic() + wait)
         else:
-            self.desk.turns.ready(task)
+            self.host.queue.push(task)
 
-    # As the home of items that are one step
+    # As the parent of items that are one step
 
     def names(self, task: Task) -> Mapping[str, Any]:
         assert task.index is not None
@@ -263,17 +261,17 @@ class MapController(Controller):
     def lookup(self, name: str, state: RunState) -> Unit:
         return self.outer.lookup(name, state)
 
-    def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:  # noqa: ARG002 - the home's signature
+    def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:  # noqa: ARG002 - of TaskParent
         return None
 
-    def required(self, task: Task) -> str:  # noqa: ARG002 - the home's signature
+    def required(self, task: Task) -> str:  # noqa: ARG002 - of TaskParent
         return ""
 
     def allows_failure(self, task: Task) -> bool:
         return task.step.allow_failure or self.action.on_item_failure == "skip"
 
     def settle(self, task: Task, unit: UnitState) -> None:
-        """Nothing waits for an item but the map."""
+        """Release nothing: no task depends on an item."""
 
     def fail(self, task: Task, *, allowed: bool) -> list[Task]:
         if not allowed and self.action.on_item_failure == "stop":
@@ -286,20 +284,20 @@ class MapController(Controller):
 
     def _left(self, index: int) -> None:
         if self._listing.values is not None:
-            self._listing.values[index] = None  # nobody asks for it again in this life
+            self._listing.values[index] = None  # no longer needed in this invocation
         self._active -= 1
         self._fill()
 
-    def set_aside(self, task: Task) -> None:  # noqa: ARG002 - whichever it is
+    def block(self, task: Task) -> None:  # noqa: ARG002 - of TaskParent
         self._active -= 1
-        self._asked += 1
+        self._blocked += 1
         self._fill()
 
-    def take_back(self, task: Task) -> None:  # noqa: ARG002 - whichever it is
+    def unblock(self, task: Task) -> None:  # noqa: ARG002 - of TaskParent
         if not self._active:
-            self.outer.take_back(self.task)
+            self.outer.unblock(self.task)
         self._active += 1
-        self._asked -= 1
+        self._blocked -= 1
 
     # As the owner of items of several steps
 
@@ -313,29 +311,29 @@ class MapController(Controller):
             if not allowed and self.action.on_item_failure == "stop":
                 self._stopped = self._stopped or name(unit)
         else:
-            self.close_group(frame, self.handed_out(frame))
+            self.close_group(frame, self.frame_outputs(frame))
         self._left(index)
 
-    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - which of its items it is makes no difference
-        self.set_aside(self.task)
+    def frame_blocked(self, frame: Frame) -> None:  # noqa: ARG002 - of FrameOwner
+        self.block(self.task)
 
-    def frame_unblocked(self, frame: Frame) -> None:  # noqa: ARG002 - likewise
-        self.take_back(self.task)
+    def frame_unblocked(self, frame: Frame) -> None:  # noqa: ARG002 - of FrameOwner
+        self.unblock(self.task)
 
     # The end
 
-    def conclude(self) -> None:
-        """The last item is durable: hand out what all of them did."""
-        if self.desk.stopping:
+    def on_durable(self) -> None:
+        """End the map: its last item is durable."""
+        if self.host.is_stopping:
             return
         items, action = self._items, self.action
-        if self.desk.recorder.lost is not None:  # `checkpoint.on_error: warn`
+        if self.host.recorder.write_error is not None:  # `checkpoint.on_error: warn`
             self.end("failed", type="ResultsLost", message="its results could not be recorded", retryable=False)
             return
         if self._stopped:
             self.end("failed", type="ItemFailed", message=f"stopped after {self._stopped} failed", retryable=False)
             return
-        if items.next_pending(0) >= 0:  # somebody took back that one failed, while others ran
+        if items.next_pending(0) >= 0:  # a failed item was reopened while others ran
             self._cursor = 0
             self._fill()
             return
@@ -350,27 +348,27 @@ class MapController(Controller):
             return
         except OSError as error:
             why = f"the results could not be kept: {error.strerror}"
-            if not self.desk.cannot_keep(f"{name(self.unit)}: {why}"):
+            if not self.host.stop_unwritable(f"{name(self.unit)}: {why}"):
                 self.end("failed", type="ResultsUnwritable", message=why)
             return
         self.end("ok", outputs=outputs)
 
     def _run_again(self, indexes: list[int]) -> None:
-        """Items that count as completed, and whose records a repair had to give up."""
-        self.desk.recorder.warn(
+        """Run completed items again whose records were lost to a repair."""
+        self.host.recorder.warn(
             f"{name(self.unit)}: the records of {len(indexes)} completed items are lost: they run again"
         )
         for index in indexes:
             item = self._prefix + self._listing.keys[index]
-            self.desk.past.invalidate((self.step.id, item), "its record was lost", index=index)
+            self.host.recovery.invalidate((self.step.id, item), "its record was lost", index=index)
         self._cursor = 0
         self._fill()
 
     def _fail(self, items: Items, allowed: int) -> None:
         dead = [
-            (unit, known.error.message.splitlines()[0] if known.error and known.error.message else "failed")
-            for unit, known in self.state.units.items()
-            if unit[0] == self.step.id and known.index is not None and known.status == "failed" and not known.allowed
+            (unit, record.error.message.splitlines()[0] if record.error and record.error.message else "failed")
+            for unit, record in self.state.units.items()
+            if unit[0] == self.step.id and record.index is not None and record.status == "failed" and not record.allowed
             if unit[1] is not None and parent_of(unit[1]) == self.item
         ]
         told = "; ".join(f"{unit[1]}: {message}" for unit, message in dead[:SHOWN_FAILURES])
@@ -380,23 +378,23 @@ class MapController(Controller):
         self.end("failed", type="ItemsFailed", message=message)
 
     def _results(self, items: Items) -> dict[str, Any]:
-        """What the map hands out: counts, and what its items handed out, in the order of the list."""
+        """Return the outputs of the map: counts, and the outputs of its items in the order of the list."""
         outputs: dict[str, Any] = {
             "total": items.total,
             "completed": items.completed,
             "failed": items.failed,
             "skipped": items.skipped,
         }
-        events = self.desk.recorder.find(results.TAGS, self.step.id, self._since)
+        events = self.host.recorder.find(results.TAGS, self.step.id, self._since)
         lines = results.result_lines(events, self.unit, self._listing.keys, items)
-        path = self.desk.recorder.save_results(unit_name(self.unit), lines)
+        path = self.host.recorder.save_results(unit_name(self.unit), lines)
         if path:
-            outputs["results_file"] = os.path.relpath(path, self.desk.job.work_dir)
+            outputs["results_file"] = os.path.relpath(path, self.host.spec.work_dir)
             outputs["results_sha256"] = results.digest_of(lines)
         if sum(map(len, lines)) <= INLINE_BYTES or not path:
             outputs["results"] = [msgspec.json.decode(line) for line in lines]
         else:
-            self.desk.recorder.warn(
+            self.host.recorder.warn(
                 f"{name(self.unit)}: its results are large; they are in {outputs['results_file']} only"
             )
         return outputs

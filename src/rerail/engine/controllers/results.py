@@ -1,4 +1,4 @@
-"""The results of maps as files: a cache of what the journal says, put back where it is lost or damaged."""
+"""Results of maps as files: a cache of the journal, restored where it is lost or damaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAGS = ("step-completed", "step-marked")
 
 
 class ResultsMissing(Exception):
-    """Items count as completed, and the journal does not say what they handed out."""
+    """The journal has no outputs of items that count as completed."""
 
     def __init__(self, indexes: list[int]) -> None:
         super().__init__(f"the records of {len(indexes)} completed items are lost")
@@ -28,9 +28,9 @@ class ResultsMissing(Exception):
 
 
 def result_lines(events: Iterable[ev.Event], unit: Unit, keys: list[str], items: Items) -> list[bytes]:
-    """The newest result of every item that completed, in the order of the list, as lines of JSON.
+    """Return the newest outputs of every completed item, in the order of the list, as lines of JSON.
 
-    One that a person marked as completed handed nothing out.
+    An item that a person marked as completed has none.
     """
     prefix = "" if unit[1] is None else f"{unit[1]}::"
     positions = {prefix + key: index for index, key in enumerate(keys)}
@@ -47,24 +47,24 @@ def result_lines(events: Iterable[ev.Event], unit: Unit, keys: list[str], items:
 
 
 def digest_of(lines: Iterable[bytes]) -> str:
-    """What the file of these results is proved by."""
+    """Return the digest of a results file."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(line)
     return digest.hexdigest()
 
 
-def put_back(recorder: Recorder, state: RunState, work_dir: str) -> None:
-    """Before anything runs: results that completed maps promise and that are not there are made again."""
-    for unit, known in state.units.items():
-        wanted = known.outputs.get("results_sha256")
-        if known.items is None or known.status != "completed" or not isinstance(wanted, str):
+def restore_results(recorder: Recorder, state: RunState, work_dir: str) -> None:
+    """Write the missing or damaged results files of completed maps again."""
+    for unit, record in state.units.items():
+        wanted = record.outputs.get("results_sha256")
+        if record.items is None or record.status != "completed" or not isinstance(wanted, str):
             continue
-        if _sha256(os.path.join(work_dir, str(known.outputs.get("results_file")))) == wanted:
+        if _sha256(os.path.join(work_dir, str(record.outputs.get("results_file")))) == wanted:
             continue
         listing = lists.recorded(recorder.find(lists.TAGS, unit[0]), unit)
         try:
-            lines = result_lines(recorder.find(TAGS, unit[0]), unit, listing.keys, known.items) if listing else []
+            lines = result_lines(recorder.find(TAGS, unit[0]), unit, listing.keys, record.items) if listing else []
         except ResultsMissing:
             lines = []
         if digest_of(lines) == wanted:
