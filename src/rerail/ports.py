@@ -224,7 +224,7 @@ class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
     purpose: Literal["inputs", "artifacts", "confirm", "clear"]
     artifacts: tuple[ArtifactRecord, ...] = ()
     found: dict[str, str] = {}  # what was restored, and what was wrong there
-    aside: dict[str, str] = {}
+    quarantined: dict[str, str] = {}
     inputs: tuple[InputRecord, ...] = ()
     problem: str = ""  # what is not as declared
     unkept: bool = False  # the problem is not the step's: the place for copies of artifacts cannot be used
@@ -248,7 +248,7 @@ class ArtifactWorker(Protocol):
         """
 
     def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
-        """Move aside what stands at the broken paths of a step that is going to run again."""
+        """Quarantine what stands at the broken paths of a step that is going to run again."""
 
     def finished(self) -> list[FileCheck]:
         """What has come of it since the last call. The executor is woken when there is something."""

@@ -128,7 +128,7 @@ def test_what_a_person_wrote_is_kept_and_said_where(project: Project) -> None:
     kept = next(line for line in done.stderr.splitlines() if "what stood there is kept in" in line).split()[-1]
     assert (project.root / kept).read_text() == "my own edit, an hour of work\n"
     assert (project.root / "out.txt").read_text() == "one\n"
-    assert "kept in aside/0001/out.txt" in project.rerail("history", "r", check=0).stdout
+    assert "kept in quarantine/0001/out.txt" in project.rerail("history", "r", check=0).stdout
 
 
 def test_before_a_producer_runs_again_what_stands_there_is_moved_aside(project: Project) -> None:
@@ -138,7 +138,7 @@ def test_before_a_producer_runs_again_what_stands_there_is_moved_aside(project: 
     project.rerail("resume", "r", "--no-restore", check=0)
 
     assert project.ledger() == ["a", "b", "a", "b"]
-    (kept,) = project.run_dir("r").glob("aside/*/out.txt")
+    (kept,) = project.run_dir("r").glob("quarantine/*/out.txt")
     assert kept.read_text() == "edited\n"
 
 

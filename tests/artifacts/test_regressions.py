@@ -50,7 +50,7 @@ def test_an_edit_is_kept_under_from_too(project: Project) -> None:
 
     project.rerail("resume", "r", "--from", "a", check=0)
 
-    (kept,) = project.run_dir("r").glob("aside/*/a.txt")
+    (kept,) = project.run_dir("r").glob("quarantine/*/a.txt")
     assert kept.read_text() == "my precious edit\n"
 
 
@@ -67,7 +67,7 @@ def test_a_file_in_the_place_of_a_directory_is_moved_aside(project: Project, pat
     project.rerail("resume", "r", check=0)
 
     assert (project.root / "d" / "x").read_text() == "x\n"
-    assert [kept.read_text() for kept in project.run_dir("r").glob("aside/*/d")] == ["precious\n"]
+    assert [kept.read_text() for kept in project.run_dir("r").glob("quarantine/*/d")] == ["precious\n"]
 
 
 @pytest.mark.parametrize("keep", ["true", "false"])
@@ -445,7 +445,7 @@ def test_what_two_artifacts_take_in_is_restored_once(project: Project) -> None:
     done = project.rerail("resume", "r", check=0)
 
     assert done.stderr.count("[warn] d/x") == 1
-    (kept,) = [path for path in project.run_dir("r").glob("aside/*/d/*") if path.is_file()]
+    (kept,) = [path for path in project.run_dir("r").glob("quarantine/*/d/*") if path.is_file()]
     assert kept.read_text() == "precious\n"
 
 
@@ -497,6 +497,6 @@ def test_what_cannot_be_moved_out_of_the_way_is_not_run_over(project: Project) -
     done = as_somebody(project, "resume", "r")
 
     assert done.returncode == 1
-    assert "cannot move" in done.stderr
+    assert "cannot quarantine" in done.stderr
     assert (project.root / "d" / "b.txt").read_text() == "precious\n"
     (project.root / "d").chmod(0o755)

@@ -98,7 +98,7 @@ def test_a_person_at_the_terminal_is_asked(project: Project) -> None:
     shown.end()
     assert shown.process.returncode == 0
     assert project.ledger() == ["b"]
-    said = next(event for event in project.json("history", "r") if event["event"] == "step-judged")
+    said = next(event for event in project.json("history", "r") if event["event"] == "approval-given")
     assert (said["approved"], said["reason"]) == (True, "fine by me")
 
 

@@ -179,7 +179,7 @@ def test_giving_a_map_up_forgets_its_items_and_keeps_the_money() -> None:
 
     assert list(machine.state.units) == [("m", None)]
     unit = machine.state.units["m", None]
-    assert (unit.items, unit.rounds, unit.metrics) == (None, 1, {"cost_usd": 0.5})
+    assert (unit.items, unit.generation, unit.metrics) == (None, 1, {"cost_usd": 0.5})
 
 
 DOCUMENT = {"a": [{"b": 1, "c": {"b": 2}}, {"b": 3}], "x y": {"z": [10, 20, 30]}}

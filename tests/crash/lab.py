@@ -320,7 +320,7 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
             ],
             "status": final.get("status"),
             "files": files,
-            "aside": [place.text(path) for path in everything(os.path.join(place.state, "runs", "r", "aside"))],
+            "aside": [place.text(path) for path in everything(os.path.join(place.state, "runs", "r", "quarantine"))],
             "strays": [
                 path for path in everything(place.project) if path.endswith(".rerail-tmp") and not _tolerated(path)
             ],

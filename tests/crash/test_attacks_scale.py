@@ -36,7 +36,9 @@ def journal(project: Project, run_id: str = "r") -> str:
 def seconds_shown(shown: Any) -> list[float]:
     """Every duration that a command says, at any depth."""
     if isinstance(shown, dict):
-        mine = [value for key, value in shown.items() if "seconds" in key or key in ("duration", "elapsed", "driven")]
+        mine = [
+            value for key, value in shown.items() if "seconds" in key or key in ("duration", "elapsed", "active_seconds")
+        ]
         return [value for value in mine if isinstance(value, int | float)] + seconds_shown([*shown.values()])
     return [value for one in shown for value in seconds_shown(one)] if isinstance(shown, list) else []
 
@@ -76,7 +78,7 @@ def test_a_jump_of_the_clock_is_not_counted_against_a_budget_of_time(
     assert process.wait(timeout=120) == 5
     took = time.monotonic() - began
 
-    driven = project.json("show", "r")["driven_seconds"]
+    driven = project.json("show", "r")["active_seconds"]
     assert 0 < driven <= took, (driven, took)
     project.rerail("approve", "r", "ok", check=0)
     project.rerail("resume", "r", check=0)
@@ -111,7 +113,7 @@ def test_a_jump_of_the_clock_is_not_counted_against_the_budget_of_a_run_that_is_
     took = time.monotonic() - began
 
     assert project.ledger() == ["a", "b", "b"]
-    assert 0.5 < project.json("show", "r")["driven_seconds"] <= took
+    assert 0.5 < project.json("show", "r")["active_seconds"] <= took
     assert_no_absurd_time(project, took)
 
 

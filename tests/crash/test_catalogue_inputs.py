@@ -315,7 +315,7 @@ def test_state_on_another_file_system_keeps_copies_restores_and_moves_aside(proj
     assert project.ledger() == ["one", "two", "two"]
     assert (project.root / "out.txt").read_text() == "made\n"
     assert (project.root / "d" / "x").read_text() == "x\n"
-    aside = [path.read_text() for path in elsewhere.glob("state/runs/r/aside/**/*") if path.is_file()]
+    aside = [path.read_text() for path in elsewhere.glob("state/runs/r/quarantine/**/*") if path.is_file()]
     assert sorted(aside) == ["a file now\n", "edited\n"]
     assert not (project.root / ".rerail").exists()
 

@@ -115,7 +115,7 @@ def test_a_run_whose_owner_died_in_another_container_can_be_deleted(project: Pro
 
 
 @pytest.mark.scenario("J3")
-@pytest.mark.parametrize("name", ["logs", "history", "results", "staging", "aside", "inbox"])
+@pytest.mark.parametrize("name", ["logs", "history", "results", "staging", "quarantine", "inbox"])
 def test_nothing_is_written_through_a_planted_link(project: Project, tmp_path: Path, name: str) -> None:
     project.pipeline(TWO)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)

@@ -171,12 +171,12 @@ def _lines(data: bytes) -> list[tuple[int, bytes]]:
 def test_time_in_which_people_think_is_not_the_runs_own(project: Project, set_clock: SetClock) -> None:
     project.pipeline("budget: {time: 10m}\nsteps: [{id: ok, approve: sure?}, {id: a, run: 'true'}]")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
-    driven = project.json("show", "r")["driven_seconds"]
+    driven = project.json("show", "r")["active_seconds"]
     set_clock(86400)
     project.rerail("approve", "r", "ok", check=0)
 
     project.rerail("resume", "r", check=0)
-    assert 0 < driven < project.json("show", "r")["driven_seconds"] < 600
+    assert 0 < driven < project.json("show", "r")["active_seconds"] < 600
 
 
 def test_time_that_a_killed_life_lasted_counts(project: Project) -> None:

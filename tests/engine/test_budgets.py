@@ -195,7 +195,7 @@ steps:
     process = project.spawn("run", "pipeline.yaml", "--id", "r")
 
     def saved() -> bool:
-        return (project.root / "channel").exists() and "so_far" in project.json("show", "r")["steps"][0]
+        return (project.root / "channel").exists() and "progress" in project.json("show", "r")["steps"][0]
 
     eventually(saved, "it is saved while it runs")
     process.kill()

@@ -165,9 +165,9 @@ def test_a_long_step_does_not_wear_out_the_history(project: Project) -> None:
     seen: list[object] = []
 
     def progress_was_saved(times: int) -> bool:
-        so_far = json.loads(checkpoint.read_text())["steps"][-1].get("so_far")
-        if so_far and so_far not in seen:
-            seen.append(so_far)
+        progress = json.loads(checkpoint.read_text())["steps"][-1].get("progress")
+        if progress and progress not in seen:
+            seen.append(progress)
         return len(seen) >= times
 
     def kept() -> list[str]:

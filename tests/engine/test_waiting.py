@@ -312,7 +312,7 @@ steps:
 
 
 def judged(project: Project) -> list[dict[str, Any]]:
-    return [event for event in project.json("history", "r") if event["event"] == "step-judged"]
+    return [event for event in project.json("history", "r") if event["event"] == "approval-given"]
 
 
 def test_a_run_waits_for_a_person_and_everything_else_goes_on(project: Project) -> None:
@@ -625,7 +625,7 @@ def test_a_step_that_runs_again_asks_again(project: Project) -> None:
 
 
 def verdicts(project: Project) -> int:
-    return (project.run_dir("r") / "journal-0001.jsonl").read_bytes().count(b'"event":"step-judged"')
+    return (project.run_dir("r") / "journal-0001.jsonl").read_bytes().count(b'"event":"approval-given"')
 
 
 def answered_while_there_is_no_room(project: Project, *answers: str) -> int:

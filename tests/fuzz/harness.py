@@ -1155,11 +1155,11 @@ class Harness:
         record = model.records.setdefault(unit, Record())
         if place.step.kind == "approve" and kind in {
             "step-invalidated",
-            "step-judged",
+            "approval-given",
             "step-failed",
         }:  # failed: asks again
             self.model.answers.pop(unit[0], None)
-            if kind == "step-judged":
+            if kind == "approval-given":
                 self.model.answers[unit[0]] = "approved" if event.get("approved") else "rejected"
         given_up = kind == "step-invalidated" and not event.get("reopened")
         given_up = given_up or (kind == "step-marked" and event["status"] != "completed")
@@ -1189,11 +1189,11 @@ class Harness:
             record.status, record.anew = "running", False
             record.loose = False
             record.definition = place.step.definition()
-        elif kind in {"step-completed", "step-adopted"}:
+        elif kind in {"step-completed", "step-inherited"}:
             record.status, record.hands = "completed", event.get("outputs") or {}
             record.saw = saw.get(place.unit, record.saw)
             # What a fork shares is as open as it was: of what a person called complete nobody knows what it saw.
-            record.loose = record.loose and kind == "step-adopted" and place.step.kind == "run" and not record.saw
+            record.loose = record.loose and kind == "step-inherited" and place.step.kind == "run" and not record.saw
             record.failures, record.cut = 0, False
             if event.get("failed") or event.get("skipped"):
                 record.status = "failed" if event.get("failed") else "skipped"

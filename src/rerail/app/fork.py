@@ -26,7 +26,7 @@ from rerail.app.planning import (
 )
 from rerail.app.restore import relied_on
 from rerail.core.checkpoint import checkpoint_of
-from rerail.core.events import Event, RunInterrupted, RunStarted, StepAdopted, StepInvalidated
+from rerail.core.events import Event, RunInterrupted, RunStarted, StepInherited, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline, Step
 from rerail.core.plan import PlanOptions
@@ -69,7 +69,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
     adopted = tuple(
         mask.struct(_with_results(event, store.directory(header.run_id), absolute(header.work_dir, base_dir)))
-        for event in _adopted(parent, pipeline, request.start, changed, outdated, now)
+        for event in _inherited(parent, pipeline, request.start, changed, outdated, now)
     )
     state = fold(enumerate((opening, *adopted), 1))
     wishes = PlanOptions(start=request.start)
@@ -94,7 +94,7 @@ def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name in pipeline.params and value is not None}
 
 
-def _adopted(
+def _inherited(
     parent: LoadedRun, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, str], now: datetime
 ) -> list[Event]:
     """What the new run takes over, and what of it no longer counts: there already, or because of other params."""
@@ -112,7 +112,7 @@ def _adopted(
             continue
         step, unit = steps[step_id], parent.state.unit((step_id, None))
         events.append(
-            StepAdopted(
+            StepInherited(
                 at=now,
                 step=step.id,
                 run=parent.header.run_id,
@@ -140,7 +140,7 @@ def _adopted_inside(parent: LoadedRun, step: Step, now: datetime) -> list[Event]
     """What the items of a map made, and whatever else inside a step has to be proved."""
     inside = nested_units(parent.state, {step.id}, None).get(step.id, [])
     return [
-        StepAdopted(
+        StepInherited(
             at=now,
             step=unit[0],
             item=unit[1],
@@ -157,7 +157,7 @@ def _adopted_inside(parent: LoadedRun, step: Step, now: datetime) -> list[Event]
 
 def _with_results(event: Event, run_dir: str, work_dir: str) -> Event:
     """A fork has the results of maps in its own directory: its parent may be deleted."""
-    if not (run_dir and isinstance(event, StepAdopted) and "results_sha256" in event.outputs):
+    if not (run_dir and isinstance(event, StepInherited) and "results_sha256" in event.outputs):
         return event
     path = os.path.join(run_dir, "results", os.path.basename(str(event.outputs["results_file"])))
     outputs = {**event.outputs, "results_file": os.path.relpath(path, work_dir)}
@@ -172,7 +172,7 @@ def _copy_results(store: Store, fork: Fork, log: RunWriter) -> None:
     """The results of adopted maps, from the parent's directory; what is lost there is missed when it is asked for."""
     parent = store.directory(fork.ready.recording.header.parent)
     for event in fork.adopted:
-        if isinstance(event, StepAdopted) and "results_sha256" in event.outputs:
+        if isinstance(event, StepInherited) and "results_sha256" in event.outputs:
             name = os.path.basename(str(event.outputs["results_file"]))
             with contextlib.suppress(OSError), durable.open_to_read(os.path.join(parent, "results", name)) as file:
                 log.save_results(name.removesuffix(".jsonl"), [file.read()])

@@ -41,7 +41,7 @@ def relied_on(run_dir: str) -> Iterator[None]:
 
 
 def mend(ready: ResumePlan, run_dir: str, announce: Callable[[ResumePlan], None]) -> tuple[ResumePlan, list[Restored]]:
-    """Restore and move aside; what cannot be restored after all makes another plan, which is announced too."""
+    """Restore and quarantine; what cannot be restored after all makes another plan, which is announced too."""
     done: list[Restored] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
         from rerail.artifacts.content_store import objects_of
@@ -69,14 +69,16 @@ def mending_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
     for decision in ready.plan.everything:
         step, item = decision.unit
         mine = by_unit.get(decision.unit, [])
-        aside = {path: where for one in mine for path, where in one.aside.items()}
+        quarantined = {path: where for one in mine for path, where in one.quarantined.items()}
         restored = {flaw.path: str(flaw.condition) for one in mine for flaw in one.restored}
         if decision.mends or (decision.kept and restored):
             artifacts = next((one.artifacts for one in reversed(mine) if one.artifacts), ())
             if not artifacts:
                 continue
             events.append(
-                ArtifactsRestored(at=at, step=step, item=item, found=restored, artifacts=artifacts, aside=aside)
+                ArtifactsRestored(
+                    at=at, step=step, item=item, found=restored, artifacts=artifacts, quarantined=quarantined
+                )
             )
         elif decision.flaws and decision.decision != "ask":
             events.append(
@@ -85,7 +87,7 @@ def mending_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
                     step=step,
                     item=item,
                     reason=decision.reason,
-                    aside=aside,
+                    quarantined=quarantined,
                     index=state.unit(decision.unit).index,
                 )
             )

@@ -94,7 +94,7 @@ def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit
     from rerail.engine.spec import attempt_name
     from rerail.executors.channels import DeadChannels
 
-    remains = DeadChannels(mark, invocation_of(recording.header, recording.state.life_at))
+    remains = DeadChannels(mark, invocation_of(recording.header, recording.state.invoked_at))
     found = inflight.last_seen(recording.state, lambda unit, attempt: remains.of(attempt_name(unit, attempt)))
     told = {unit: seen for unit, seen in found.items() if seen is not None}
     if any(seen.models or not seen.metrics.keys() <= _PLAIN for seen in told.values()):

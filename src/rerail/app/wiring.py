@@ -104,7 +104,7 @@ def execute(
     channels = Channels(
         mark,
         invocation_of(header, opening.at),
-        invocation_of(header, before.life_at),
+        invocation_of(header, before.invoked_at),
         os.path.join(log.directory, "lock") if log.directory else "",
     )
     if not channels.found:
@@ -164,7 +164,7 @@ def execute(
 def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Sequence[Reporter]) -> None:
     """Say that money may be missing: of attempts that were cut off only what was saved in time is known."""
     cut_off = [unit for unit, known in in_flight(state) if known.items is None]
-    counts = state.spent or pipeline.budget or any(known.so_far for _, known in in_flight(state))
+    counts = state.spent or pipeline.budget or any(known.progress for _, known in in_flight(state))
     if state.status != "running" or not cut_off or not counts:
         return
     for reporter in reporters:

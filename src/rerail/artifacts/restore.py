@@ -1,4 +1,4 @@
-"""Mending: what a plan wants restored is put back, what stands in its way or is broken is moved aside, never lost."""
+"""Restore what a plan wants put back; whatever stands in its way or is broken goes into quarantine, never lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Restored(msgspec.Struct, kw_only=True):
 
     unit: Unit
     restored: tuple[Flaw, ...] = ()
-    aside: dict[str, str] = {}  # path → where it is now, relative to the run directory
+    quarantined: dict[str, str] = {}  # path → where it is now, relative to the run directory
     artifacts: tuple[ArtifactRecord, ...] = ()
 
 
@@ -50,7 +50,7 @@ class Restorer:
         self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
 
     def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Restored]:
-        """Restore and move aside; what could not be restored is in `failed`, and the plan has to be made again."""
+        """Restore and quarantine; what could not be restored is in `failed`, and the plan has to be made again."""
         index = step_index(pipeline)
         return [
             self.mend_step(decision, state.unit(decision.unit).artifacts, step)
@@ -59,8 +59,8 @@ class Restorer:
         ]
 
     def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Restored:
-        """Restore or move aside for one step."""
-        mended = Restored(unit=decision.unit, aside={})
+        """Restore or quarantine for one step."""
+        mended = Restored(unit=decision.unit, quarantined={})
         self._modes = {}
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():  # two artifacts of a step may take it in
             record = next((one for one in artifacts if one.path == flaw.artifact), None)
@@ -82,12 +82,12 @@ class Restorer:
             blocking = self._blocking(full, self._top(flaw))
             if blocking:
                 name = self._place.name(blocking)
-                mended.aside[name] = self._set_aside(name, self._place.real(blocking, external=external))
+                mended.quarantined[name] = self._quarantine(name, self._place.real(blocking, external=external))
             # Checked, and used from here on: what is swapped for a link after this is not followed, but an error.
             real = self._place.real(to_path(flaw.path), external=external)
             directory = os.path.isdir(real) and not os.path.islink(real)
             if os.path.lexists(real) and not (flaw.entry.kind == "dir" and directory):
-                mended.aside[flaw.path] = self._set_aside(flaw.path, real)
+                mended.quarantined[flaw.path] = self._quarantine(flaw.path, real)
             if decision.mends:
                 self._restore(flaw, real)
         except PathNotAllowed as error:
@@ -96,16 +96,16 @@ class Restorer:
         except (OSError, ValueError, ChangedWhileRead) as error:
             if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
                 raise ArtifactUnreadable(
-                    f"cannot move {full} aside: {error}; nothing was started", hint="move it, then the same command"
+                    f"cannot quarantine {full}: {error}; nothing was started", hint="move it, then the same command"
                 ) from error
             self.failed[flaw.path] = f"cannot be restored: {error}"
 
-    def _set_aside(self, name: str, real: str) -> str:
+    def _quarantine(self, name: str, real: str) -> str:
         """Move what stands at a real path into the run directory; where it is. Raises ValueError if it holds a secret."""
         if self._mask and _holds_secret(real, self._mask):
             raise ValueError("it holds a secret, and what is in the state directory never does")
         if not self._shelf:
-            shelves = os.path.join(self._run_dir, "aside")
+            shelves = os.path.join(self._run_dir, "quarantine")
             taken = len(os.listdir(shelves)) if os.path.isdir(shelves) else 0
             self._shelf = os.path.join(shelves, f"{taken + 1:04d}")
         inside = "/".join(part for part in to_path(name).split("/") if part not in ("", ".", ".."))
@@ -188,7 +188,7 @@ def describe(
 ) -> list[tuple[str, str]]:
     """What was found and done (or without `mended`: would be), a line each, as pairs of level and text."""
     lines: list[tuple[str, str]] = []
-    aside = {(one.unit, path): where for one in mended or () for path, where in one.aside.items()}
+    quarantined = {(one.unit, path): where for one in mended or () for path, where in one.quarantined.items()}
     restored = {(one.unit, flaw.path) for one in mended or () for flaw in one.restored}
     for decision in plan.everything:
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():
@@ -197,7 +197,7 @@ def describe(
                 told = "can be restored from content store"
             elif (decision.unit, flaw.path) in restored:
                 told = "restored from content store"
-            where = aside.get((decision.unit, flaw.path))
+            where = quarantined.get((decision.unit, flaw.path))
             kept = f"; what stood there is kept in {os.path.join(run_dir, where)}" if where else ""
             lines.append(("warn", f"{flaw.words} -- {told}{kept}"))
         lines += [("info", f"{path} intact") for path in audit.intact.get(decision.unit, ())]

@@ -135,7 +135,7 @@ class ThreadedArtifactWorker:
                 problem=next((f"{path} {why}" for path, why in failed.items()), ""),
                 found={flaw.path: str(flaw.condition) for flaw in done.restored},
                 artifacts=done.artifacts,
-                aside=done.aside,
+                quarantined=done.quarantined,
             )
 
         self._start(_Job(unit, "confirm", time.monotonic()), look)
@@ -144,7 +144,7 @@ class ThreadedArtifactWorker:
 
         def look(means: SealEnv) -> FileCheck:
             done, _ = self._mended("rerun", step, records, self._flaws(step, records, spared, means))
-            return FileCheck(unit=unit, purpose="clear", aside=done.aside)
+            return FileCheck(unit=unit, purpose="clear", quarantined=done.quarantined)
 
         self._start(_Job(unit, "clear", time.monotonic()), look)
 
@@ -158,7 +158,7 @@ class ThreadedArtifactWorker:
     def _mended(
         self, verdict: DecisionKind, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
     ) -> tuple[Restored, dict[str, str]]:
-        """What was restored and moved aside, and what could not be restored."""
+        """What was restored and quarantined, and what could not be restored."""
         mender = Restorer(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir), self._mask)
         decision = Decision(step=step.id, decision=verdict, reason="", flaws=flaws)
         return mender.mend_step(decision, records, step), mender.failed

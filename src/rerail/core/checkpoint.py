@@ -73,11 +73,11 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     reason: str = ""
     items: ItemsRecord | None = None
     position: int | None = None  # of an item: where it stands in its list
-    rounds: int = 0
+    generation: int = 0
     refusals: int = 0
     worked_seconds: float = 0.0  # by all attempts
-    so_far: AttemptProgress | None = None
-    verdict: Approval | None = None
+    progress: AttemptProgress | None = None
+    approval: Approval | None = None
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -109,7 +109,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     resumable: bool
     status_reason: str = ""
     seq: int = 0
-    lives: int = 0
+    invocations: int = 0
     pipeline_sha256: str = ""
     options: RunOptions = RunOptions()
     total_steps: int = 0
@@ -121,8 +121,8 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     parent: str = ""
     dead_letters: int = 0  # items that failed for good
     spent: Metrics = {}  # by all attempts there ever were
-    driven_seconds: float = 0.0  # in all lives before this one
-    life_at: datetime | None = None  # when this life began
+    active_seconds: float = 0.0  # in all invocations before this one
+    invoked_at: datetime | None = None  # when this life began
     saved_usd: float = 0  # what this life need not spend again
     paused_for: PauseCause = ""
     paused_until: datetime | None = None
@@ -175,7 +175,7 @@ def checkpoint_of(
         status_reason=state.reason,
         seq=state.seq,
         finished_seq=state.finished_seq,
-        lives=state.lives,
+        invocations=state.invocations,
         pipeline_sha256=state.pipeline_sha256,
         options=state.options,
         total_steps=state.steps,
@@ -185,8 +185,8 @@ def checkpoint_of(
         last_completed=state.last_completed,
         dead_letters=sum(1 for _ in dead_letters(state)) if state.inner else 0,
         spent=state.spent,
-        driven_seconds=state.driven,
-        life_at=state.life_at,
+        active_seconds=state.active_seconds,
+        invoked_at=state.invoked_at,
         saved_usd=state.saved_usd,
         paused_for=state.cause,
         paused_until=state.until,
@@ -216,7 +216,7 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         status=checkpoint.status,
         seq=checkpoint.seq,
         finished_seq=checkpoint.finished_seq,
-        lives=checkpoint.lives,
+        invocations=checkpoint.invocations,
         pipeline_sha256=checkpoint.pipeline_sha256,
         options=checkpoint.options,
         steps=checkpoint.total_steps,
@@ -230,8 +230,8 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         last_unit=checkpoint.last_unit,
         last_completed=checkpoint.last_completed,
         spent=checkpoint.spent,
-        driven=checkpoint.driven_seconds,
-        life_at=checkpoint.life_at,
+        active_seconds=checkpoint.active_seconds,
+        invoked_at=checkpoint.invoked_at,
         saved_usd=checkpoint.saved_usd,
         cause=checkpoint.paused_for,
         until=checkpoint.paused_until,
@@ -279,11 +279,11 @@ def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: 
         reason=known.reason,
         items=record_of(known.items),
         position=known.index,
-        rounds=known.rounds,
+        generation=known.generation,
         refusals=known.refusals,
         worked_seconds=known.worked,
-        so_far=known.so_far,
-        verdict=known.verdict,
+        progress=known.progress,
+        approval=known.approval,
     )
 
 
@@ -313,11 +313,11 @@ def _unit_state(step: StepRecord) -> UnitState:
         reason=step.reason,
         items=items_of(step.items),
         index=step.position,
-        rounds=step.rounds,
+        generation=step.generation,
         refusals=step.refusals,
         worked=step.worked_seconds,
-        so_far=step.so_far,
-        verdict=step.verdict,
+        progress=step.progress,
+        approval=step.approval,
     )
 
 

@@ -28,15 +28,15 @@ def status_by_mark(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.
 def begin_item(state: RunState, event: ev.StepStarted, unit: UnitState) -> None:
     """An item starts for the first time: its work is that of the round its controller is in."""
     assert event.item is not None
-    unit.rounds = max(unit.rounds, state.units[event.step, parent_of(event.item)].rounds)
+    unit.generation = max(unit.generation, state.units[event.step, parent_of(event.item)].generation)
 
 
 def new_round(state: RunState, key: Unit, unit: UnitState) -> None:
     """What an item does from here on is not what it did before."""
     assert key[1] is not None
     controller = state.units[key[0], parent_of(key[1])]
-    controller.rounds += 1
-    unit.rounds = controller.rounds
+    controller.generation += 1
+    unit.generation = controller.generation
 
 
 def account(state: RunState, key: Unit, unit: UnitState) -> None:
@@ -67,7 +67,7 @@ def _close(state: RunState, key: Unit, index: int, controller: UnitState) -> Non
     assert item is not None
     assert controller.items is not None
     mine = _names(state, item, step)
-    if controller.items.carries:
+    if controller.items.is_loop:
         _drop(state, key, controller)
         # A dead letter in this iteration may be retried: what it may read of the iteration before it stays that long.
         previous, oldest = (joined(parent_of(item), str(number)) for number in (index, index - 1))
@@ -139,7 +139,7 @@ def _remove(state: RunState, key: Unit, controller: UnitState) -> None:
 
 def is_pipeline(unit: UnitState) -> bool:
     """Whether a unit has the steps of another pipeline run: it has no items."""
-    return unit.items is not None and unit.items.total == 0 and not unit.items.carries
+    return unit.items is not None and unit.items.total == 0 and not unit.items.is_loop
 
 
 def has_inside(state: RunState, key: Unit, unit: UnitState) -> bool:
@@ -185,7 +185,7 @@ def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = 
 def iteration_of(state: RunState, loop: Unit, inner: Unit) -> int:
     """The iteration of a loop that a unit is in, from 1; 0 if that is no loop, or the unit is in none."""
     controller = state.units.get(loop)
-    if controller is None or controller.items is None or not controller.items.carries or inner[1] is None:
+    if controller is None or controller.items is None or not controller.items.is_loop or inner[1] is None:
         return 0
     below = inner[1] if loop[1] is None else inner[1][len(loop[1]) + 2 :]
     iteration = below.split("::")[0]
@@ -233,7 +233,7 @@ def give_up(state: RunState, key: Unit, controller: UnitState) -> None:
     """Forget everything inside a controller: it begins anew."""
     _forget(state, key, controller, lambda _: True)
     controller.items = None
-    controller.rounds += 1
+    controller.generation += 1
 
 
 def _forget(state: RunState, key: Unit, controller: UnitState, wanted: Callable[[str | None], bool]) -> None:
@@ -268,6 +268,6 @@ def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -
         if known is not None:
             known.index = position
     kept = unit.items.kept if unit.items is not None else 0
-    if unit.items is not None and not event.carries:
-        unit.rounds += 1  # what is new in the list is new work, whatever it is called
-    unit.items = Items(marks=marks, known=len(event.keys), digest=event.digest, carries=event.carries, kept=kept)
+    if unit.items is not None and not event.is_loop:
+        unit.generation += 1  # what is new in the list is new work, whatever it is called
+    unit.items = Items(marks=marks, known=len(event.keys), digest=event.digest, is_loop=event.is_loop, kept=kept)

@@ -20,7 +20,7 @@ def dead_letters(state: RunState) -> Iterator[Unit]:
             continue
         assert unit[1] is not None
         controller = state.units.get((unit[0], parent_of(unit[1])))
-        if controller is not None and controller.items is not None and not controller.items.carries:
+        if controller is not None and controller.items is not None and not controller.items.is_loop:
             yield unit
 
 

@@ -147,7 +147,7 @@ class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", o
 
     reason: str
     signal: str | None = None
-    driven: float | None = None  # seconds since it was started or resumed, whatever became of the wall clock
+    active_seconds: float | None = None  # seconds since it was started or resumed, whatever became of the wall clock
 
 
 PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "unknown outcome", "until"]
@@ -159,7 +159,7 @@ class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused", omit_defaul
     reason: str
     cause: PauseCause = ""
     until: datetime | None = None  # when what it waits for comes by itself
-    driven: float | None = None  # as of RunInterrupted
+    active_seconds: float | None = None  # as of RunInterrupted
 
 
 class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished", omit_defaults=True):
@@ -167,7 +167,7 @@ class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished", omit_de
 
     status: Literal["completed", "failed"]
     dead_letters: int = 0  # items that failed for good
-    driven: float | None = None  # as of RunInterrupted
+    active_seconds: float | None = None  # as of RunInterrupted
 
 
 class StepStarted(_UnitEvent, frozen=True, kw_only=True, tag="step-started", omit_defaults=True):
@@ -241,7 +241,7 @@ class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidat
     reason: str
     index: int | None = None  # of an item that was closed
     reopened: bool = False
-    aside: dict[str, str] = {}  # what stood at its broken paths, and where in the run directory that is now
+    quarantined: dict[str, str] = {}  # what stood at its broken paths, and where in the run directory that is now
 
 
 class ArtifactsRestored(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-restored", omit_defaults=True):
@@ -249,7 +249,7 @@ class ArtifactsRestored(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-re
 
     found: dict[str, str]  # path → what was wrong there
     artifacts: tuple[ArtifactRecord, ...]  # all of the unit's, with new stamps
-    aside: dict[str, str] = {}
+    quarantined: dict[str, str] = {}
 
 
 class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_defaults=True):
@@ -261,7 +261,7 @@ class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_
     inputs: tuple[InputRecord, ...] = ()
 
 
-class ApprovalGiven(_UnitEvent, frozen=True, kw_only=True, tag="step-judged", omit_defaults=True):
+class ApprovalGiven(_UnitEvent, frozen=True, kw_only=True, tag="approval-given", omit_defaults=True):
     """A person answered an `approve` step."""
 
     approved: bool
@@ -270,7 +270,7 @@ class ApprovalGiven(_UnitEvent, frozen=True, kw_only=True, tag="step-judged", om
     seen: int = 0  # the newest record whoever answered could know: clocks do not say what an answer is about
 
 
-class StepAdopted(_UnitEvent, frozen=True, kw_only=True, tag="step-adopted", omit_defaults=True):
+class StepInherited(_UnitEvent, frozen=True, kw_only=True, tag="step-inherited", omit_defaults=True):
     """A forked run shares what this unit produced in the run it was forked from. What that cost was paid there."""
 
     run: str
@@ -297,7 +297,7 @@ class ItemsListed(_UnitEvent, frozen=True, kw_only=True, tag="items-listed", omi
     values: tuple[Any, ...] | None = None  # None: every item is its own key
     digest: str = ""  # of the whole list
     source: str = ""  # fingerprint of the command that made it
-    carries: bool = False  # the iterations of a loop, which nobody lists
+    is_loop: bool = False  # the iterations of a loop, which nobody lists
     completed: str = ""
     failed: str = ""
     skipped: str = ""
@@ -329,7 +329,7 @@ UnitEvent = (
     | StepInvalidated
     | StepMarked
     | ApprovalGiven
-    | StepAdopted
+    | StepInherited
     | ArtifactsRestored
     | ItemsListed
     | ItemDropped

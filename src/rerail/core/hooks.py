@@ -68,7 +68,7 @@ def pending_cleanup(step: Step, state: RunState, item: str | None = None) -> Pen
         return PendingHooks()
     if unit.status == "failed" and unit.attempts == 0 and unit.error is not None:
         return PendingHooks()  # shared by a fork: it failed in another run, which cleaned up after it
-    answered_anew = unit.status == "pending" and unit.verdict is not None and unit.error is not None
+    answered_anew = unit.status == "pending" and unit.approval is not None and unit.error is not None
     if (unit.status != "failed" or unit.retry_at is not None) and not answered_anew:
         asked = unknown(step.on_failure, state, item)  # from an earlier failure, and nobody has answered since
         return PendingHooks(step.on_failure, asked[0]) if asked else PendingHooks()

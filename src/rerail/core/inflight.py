@@ -43,7 +43,7 @@ def last_seen(state: RunState, left_by: Callable[[Unit, int], AttemptTrace]) -> 
 
 def _last_seen(known: UnitState, left: AttemptTrace) -> AttemptProgress | None:
     """By what it left, and by what was saved of it where that is more; None if nobody knows."""
-    saved = known.so_far
+    saved = known.progress
     if left.last is None and left.usage.metrics:
         left = msgspec.structs.replace(left, last=known.started_at)
     if saved is None and left.last is None:

@@ -25,7 +25,7 @@ class Items(msgspec.Struct, kw_only=True):
     marks: bytearray
     known: int = 0  # how many are listed by now; fewer than there are marks only while the list is being recorded
     digest: str = ""  # of the list
-    carries: bool = False  # a loop: what an iteration handed out is known in the next
+    is_loop: bool = False  # a loop: what an iteration handed out is known in the next
     kept: int = 0  # closed items of which something has to be proved on resume
 
     @property
@@ -150,7 +150,7 @@ class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     skipped_at: str = ""
     known: int = 0
     digest: str = ""
-    carries: bool = False
+    is_loop: bool = False
     kept: int = 0
 
 
@@ -168,7 +168,7 @@ def record_of(items: Items | None) -> ItemsRecord | None:
         skipped_at=ranges(items.marks, SKIPPED),
         known=items.known,
         digest=items.digest,
-        carries=items.carries,
+        is_loop=items.is_loop,
         kept=items.kept,
     )
 
@@ -180,4 +180,4 @@ def items_of(record: ItemsRecord | None) -> Items | None:
     marks = bytearray(record.total)
     for text, mark in ((record.completed_at, COMPLETED), (record.failed_at, FAILED), (record.skipped_at, SKIPPED)):
         set_ranges(marks, text, mark)
-    return Items(marks=marks, known=record.known, digest=record.digest, carries=record.carries, kept=record.kept)
+    return Items(marks=marks, known=record.known, digest=record.digest, is_loop=record.is_loop, kept=record.kept)

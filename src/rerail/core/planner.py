@@ -273,7 +273,7 @@ class Planner:
         if unit.settled and step.allow_failure and not again:
             return None
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
-        other_kind = unit.items.carries != isinstance(step.action, Loop)
+        other_kind = unit.items.is_loop != isinstance(step.action, Loop)
         if edited and (self._wishes.changes != "keep" or other_kind):
             return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
         older = stale_need(step, unit, lineage, self._state, self._env, self._item)
@@ -311,7 +311,7 @@ class Planner:
             case "pending":
                 return pending(step, unit)
             case "running" | "interrupted":
-                seen = self._wishes.seen.get((step.id, self._item), unit.so_far)
+                seen = self._wishes.seen.get((step.id, self._item), unit.progress)
                 return _cut_off(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
                 reason = "failed, which is no longer allowed" if unit.allowed else inflight.failed(unit)
@@ -431,7 +431,7 @@ def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
 
 def pending(step: Step, unit: UnitState) -> Decision:
     if isinstance(step.action, Approve):
-        return Decision(step=step.id, decision="run", reason=unit.reason if unit.verdict else "waits for a person")
+        return Decision(step=step.id, decision="run", reason=unit.reason if unit.approval else "waits for a person")
     if unit.attempts or unit.completions:
         return Decision(step=step.id, decision="rerun", reason=unit.reason or "its record no longer counts")
     return Decision(step=step.id, decision="run", reason="not started yet")
@@ -526,9 +526,9 @@ def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: PlanOptions
 def describe_progress(unit: UnitState) -> str:
     """How far a controller is."""
     items = unit.items
-    if items is None or (items.total == 0 and not items.carries):
+    if items is None or (items.total == 0 and not items.is_loop):
         return "it was begun"
-    if items.carries:
+    if items.is_loop:
         return f"{items.completed} iteration{'' if items.completed == 1 else 's'} done"
     failed = f", {items.failed} in the dead letter queue" if items.failed else ""
     return f"{items.closed} of {items.total} items done{failed}"

@@ -44,10 +44,10 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     reason: str = ""  # why it was skipped, invalidated, interrupted or marked
     index: int | None = None  # of an item or iteration: its position
     items: Items | None = None  # of a map or loop: what became of its items
-    rounds: int = 0  # how often its items were given up
+    generation: int = 0  # how often its items were given up
     worked: float = 0.0  # seconds that its attempts took, and those of what was inside it and is forgotten
-    so_far: AttemptProgress | None = None  # of the attempt under way, or of the last one if that was cut off
-    verdict: Approval | None = None  # of a person, not acted on yet
+    progress: AttemptProgress | None = None  # of the attempt under way, or of the last one if that was cut off
+    approval: Approval | None = None  # of a person, not acted on yet
 
     @property
     def settled(self) -> bool:
@@ -63,7 +63,7 @@ class RunState(msgspec.Struct, kw_only=True):
 
     status: RunStatus = "pending"
     seq: int = 0
-    lives: int = 0
+    invocations: int = 0
     reason: str = ""
     cause: PauseCause = ""  # of a paused run
     until: datetime | None = None
@@ -81,9 +81,9 @@ class RunState(msgspec.Struct, kw_only=True):
     last_completed: Unit | None = None
     units: dict[Unit, UnitState] = {}
     spent: Metrics = {}  # by all attempts there ever were
-    driven: float = 0.0  # seconds, in all lives before this one
+    active_seconds: float = 0.0  # seconds, in all invocations before this one
     saved_usd: float = 0  # what this life need not spend again
-    life_at: datetime | None = None  # when this life began
+    invoked_at: datetime | None = None  # when this life began
     inner: dict[str, set[str]] = {}  # instance → the steps it has a unit of; follows from `units`
 
     def unit(self, unit: Unit) -> UnitState:

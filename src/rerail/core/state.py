@@ -30,7 +30,7 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("running", ev.StepProgressed): "running",
     **{(before, ev.ApprovalGiven): "pending" for before in _STARTABLE},
     ("pending", ev.StepSkipped): "skipped",
-    ("pending", ev.StepAdopted): "completed",  # or skipped: the event says so
+    ("pending", ev.StepInherited): "completed",  # or skipped: the event says so
     ("completed", ev.ArtifactsRestored): "completed",
     ("running", ev.ItemsListed): "running",
     ("failed", ev.ItemDropped): "skipped",
@@ -96,17 +96,17 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
             state.error = None
         case ev.RunRepaired():
             if state.status == "running":
-                _end_life(state, state.updated_at)
+                _end_invocation(state, state.updated_at)
             state.reason = event.reason
             _suspect(state, event.suspects)
         case ev.RunInterrupted():
-            _end_life(state, event.at, event.driven)
+            _end_invocation(state, event.at, event.active_seconds)
             state.reason = event.reason
         case ev.RunPaused():
-            _end_life(state, event.at, event.driven)
+            _end_invocation(state, event.at, event.active_seconds)
             state.reason, state.cause, state.until = event.reason, event.cause, event.until
         case ev.RunFinished():
-            _end_life(state, event.at, event.driven)
+            _end_invocation(state, event.at, event.active_seconds)
             status = event.status
             state.finished_at = event.at
             state.finished_seq = state.seq + 1
@@ -127,25 +127,25 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
 
 
 def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
-    state.lives += 1
+    state.invocations += 1
     if state.status == "running":  # the one before was cut off
         died_at, lasted = (event.died_at, event.died_after) if isinstance(event, ev.RunResumed) else (None, None)
-        if died_at is None or state.life_at is None or died_at < state.life_at:
+        if died_at is None or state.invoked_at is None or died_at < state.invoked_at:
             lasted = None  # of an invocation before that one, which left nothing
-        _end_life(state, max(filter(None, (state.updated_at, died_at)), default=None), lasted)
-    state.life_at = event.at
+        _end_invocation(state, max(filter(None, (state.updated_at, died_at)), default=None), lasted)
+    state.invoked_at = event.at
     state.pipeline_sha256 = event.pipeline_sha256
     state.options = event.options
     state.steps = event.steps
     state.hooks = event.hooks
 
 
-def _end_life(state: RunState, at: datetime | None, lasted: float | None = None) -> None:
+def _end_invocation(state: RunState, at: datetime | None, lasted: float | None = None) -> None:
     """Time during which nobody drives a run is not its own. What the wall clock says counts only if nothing better is."""
     if lasted is not None:
-        state.driven += lasted
-    elif state.life_at is not None and at is not None:
-        state.driven += max((at - state.life_at).total_seconds(), 0.0)
+        state.active_seconds += lasted
+    elif state.invoked_at is not None and at is not None:
+        state.active_seconds += max((at - state.invoked_at).total_seconds(), 0.0)
 
 
 def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
@@ -170,7 +170,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
         if event.item is not None:
             state.inner.setdefault(event.item, set()).add(event.step)
     unit.status = status
-    if kind is ev.StepAdopted or kind in BY_PEOPLE:
+    if kind is ev.StepInherited or kind in BY_PEOPLE:
         _overrule(state, unit, event)
     if unit.index is not None and kind is not ev.StepStarted:
         compaction.account(state, key, unit)
@@ -181,11 +181,11 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
 def _overrule(state: RunState, unit: UnitState, event: UnitEvent) -> None:
     """Events that say themselves what is true."""
     kind = type(event)
-    if isinstance(event, ev.StepAdopted):
+    if isinstance(event, ev.StepInherited):
         unit.status = "skipped" if event.skipped else "failed" if event.failed else "completed"
     if isinstance(event, ev.StepMarked):
         unit.status = event.status
-    reopened = event.item is not None and kind is not ev.StepAdopted
+    reopened = event.item is not None and kind is not ev.StepInherited
     if (reopened or unit.status not in ("completed", "skipped")) and state.status == "completed":
         state.status = "interrupted"
         state.reason = f"{name(event.unit)} was {unit.reason}"
@@ -229,11 +229,11 @@ def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) 
     unit.fingerprint = event.fingerprint
     unit.inputs = event.inputs
     unit.head = unit.head or event.head
-    unit.so_far = None
+    unit.progress = None
 
 
 def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepCompleted) -> None:
-    if unit.items is not None and unit.items.carries:
+    if unit.items is not None and unit.items.is_loop:
         compaction.end_loop(state, (event.step, event.item), unit)
     comparable = bool(event.outputs or event.artifacts)
     if not (comparable and unit.changed_seq and same_product(unit, event)):
@@ -247,7 +247,7 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     unit.reason = ""
     unit.head = ""
     unit.refusals = 0
-    unit.verdict = None
+    unit.approval = None
     _ended(state, unit, event)
     if event.step not in state.hooks:
         state.last_completed = (event.step, event.item)
@@ -267,7 +267,7 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
     else:
         unit.failures += 1
         unit.refusals = 0
-    unit.verdict = None
+    unit.approval = None
     unit.error = event.error if event.item is None else _brief(event.error)
     if event.allowed:
         # Dependants see it now, with nothing handed out: that is a product too, and a different one.
@@ -293,7 +293,7 @@ def _ended(state: RunState, unit: UnitState, event: ev.StepCompleted | ev.StepFa
     unit.finished_at = event.at
     unit.duration = event.duration
     unit.output = event.output
-    unit.so_far = None
+    unit.progress = None
     if not compaction.has_inside(state, event.unit, unit):
         unit.worked += event.duration
     if event.metrics:
@@ -302,7 +302,7 @@ def _ended(state: RunState, unit: UnitState, event: ev.StepCompleted | ev.StepFa
 
 
 def _progressed(_state: RunState, unit: UnitState, _seq: int, event: ev.StepProgressed) -> None:
-    unit.so_far = AttemptProgress(
+    unit.progress = AttemptProgress(
         at=event.at,
         elapsed=event.elapsed,
         metrics=event.metrics,
@@ -313,7 +313,7 @@ def _progressed(_state: RunState, unit: UnitState, _seq: int, event: ev.StepProg
 
 
 def _judged(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGiven) -> None:
-    unit.verdict = Approval(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
+    unit.approval = Approval(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
     unit.failures = 0
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
     if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
@@ -350,7 +350,7 @@ def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInva
         unit.index = event.index
     unit.failures = 0
     unit.refusals = 0
-    unit.verdict = None
+    unit.approval = None
     unit.reason = event.reason
     unit.retry_at = None
     unit.retry_in = None
@@ -360,7 +360,7 @@ def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInva
 def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) -> None:
     unit.failures = 0
     unit.refusals = 0
-    unit.verdict = None
+    unit.approval = None
     unit.retry_at = None
     unit.retry_in = None
     unit.allowed = False
@@ -407,7 +407,7 @@ def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsR
     unit.artifacts = event.artifacts
 
 
-def _adopted(state: RunState, unit: UnitState, seq: int, event: ev.StepAdopted) -> None:
+def _inherited(state: RunState, unit: UnitState, seq: int, event: ev.StepInherited) -> None:
     unit.started_seq = seq
     unit.changed_seq = seq
     unit.fingerprint = event.fingerprint
@@ -429,7 +429,7 @@ def _adopted(state: RunState, unit: UnitState, seq: int, event: ev.StepAdopted) 
 
 
 REDUCERS: Final[Mapping[type, Any]] = {
-    ev.StepAdopted: _adopted,
+    ev.StepInherited: _inherited,
     ev.ArtifactsRestored: _restored,
     ev.StepStarted: _started,
     ev.StepCompleted: _completed,

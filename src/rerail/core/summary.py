@@ -51,9 +51,9 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
     maps = [
         unit.items
         for (_, item), unit in state.units.items()
-        if item is None and unit.items is not None and not unit.items.carries
+        if item is None and unit.items is not None and not unit.items.is_loop
     ]
-    seen = [unit.so_far.metrics for unit in state.units.values() if unit.status == "running" and unit.so_far]
+    seen = [unit.progress.metrics for unit in state.units.values() if unit.status == "running" and unit.progress]
     under_way = total(metrics.get(COST, 0) for metrics in seen)
     until = state.finished_at or state.updated_at
     spent = max((until - state.started_at).total_seconds(), 0.0) if state.started_at and until else None

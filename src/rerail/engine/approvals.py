@@ -22,9 +22,9 @@ def _is_newer(approval: ev.ApprovalGiven, record: UnitState) -> bool:
     An answer given in view of the latest start and answer of the step is newer, whatever the clocks say; otherwise
     the times decide.
     """
-    if approval.seen and approval.seen >= max(record.started_seq, record.verdict.seq if record.verdict else 0):
+    if approval.seen and approval.seen >= max(record.started_seq, record.approval.seq if record.approval else 0):
         return True
-    last = max((at for at in (record.finished_at, record.verdict and record.verdict.at) if at), default=None)
+    last = max((at for at in (record.finished_at, record.approval and record.approval.at) if at), default=None)
     return last is None or approval.at > last
 
 
@@ -56,16 +56,16 @@ class Approvals:
     @property
     def reopened(self) -> list[str]:
         """Names of the failed units whose new answer the next invocation acts on."""
-        return [name(unit) for unit in self._reopened if self._state.unit(unit).verdict is not None]
+        return [name(unit) for unit in self._reopened if self._state.unit(unit).approval is not None]
 
     def is_answered(self, task: Task) -> bool:
         """Return whether the question of a task has an answer to the current version of what it asks about."""
         self.take_messages()  # the last answer before the start counts
-        verdict = self._state.unit(task.unit).verdict
-        if verdict is None:
+        approval = self._state.unit(task.unit).approval
+        if approval is None:
             return False
         needs = [self._state.unit((need, task.unit[1])) for need in task.step.needs]
-        if any(need.changed_seq > verdict.seq and need.completions > 1 for need in needs):
+        if any(need.changed_seq > approval.seq and need.completions > 1 for need in needs):
             self._recovery.invalidate(task.unit, "what was asked about has changed since")
             return False
         return True
@@ -92,7 +92,7 @@ class Approvals:
                 if failed:
                     self._reopen(approval.unit)
                 taken = True
-            elif record.verdict is None or approval.at > record.verdict.at:
+            elif record.approval is None or approval.at > record.approval.at:
                 late = "approval" if approval.approved else "rejection"
                 self._recorder.warn(
                     f"{name(approval.unit)}: the {late} by {approval.by} came too late: it is {record.status}"

@@ -59,7 +59,7 @@ class RunBudget:
         if self._limit is not None:
             ends.append(self._began + self._limit)
         if self._budget is not None and self._budget.time is not None:
-            ends.append(self._began + max(self._budget.time - self._state.driven, 0.0))
+            ends.append(self._began + max(self._budget.time - self._state.active_seconds, 0.0))
         return min(ends, default=None)
 
     def is_out_of_time(self) -> bool:
@@ -70,11 +70,11 @@ class RunBudget:
         metrics = self._state.spent
         for unit in self._running.spenders():
             record = self._state.unit(unit)
-            seen = record.so_far
+            seen = record.progress
             if seen is not None and seen.metrics and record.status == "running":
                 metrics = money.added(metrics, seen.metrics)
-        driven = self._state.driven + self._clock.monotonic() - self._began
-        return Spent(cost_usd=metrics.get(money.COST, 0), tokens=money.tokens(metrics), time=driven)
+        active = self._state.active_seconds + self._clock.monotonic() - self._began
+        return Spent(cost_usd=metrics.get(money.COST, 0), tokens=money.tokens(metrics), time=active)
 
 
 def budget_of(declared: Budget | None, options: RunOptions) -> Budget | None:
@@ -166,7 +166,7 @@ class StepBudgets:
         """Return the amount spent, with the progress of the attempts in flight."""
         spent = self._spent.get(scope, Spent())
         for unit in self._running:
-            seen = self._recorder.state.unit(unit).so_far
+            seen = self._recorder.state.unit(unit).progress
             if seen is not None and any(scope == one for one, _ in self._scopes(unit)):
                 spent = spent.plus(_spent(seen.metrics, seen.elapsed))
         return spent

@@ -77,16 +77,16 @@ def _key(spec: RunSpec, task: Task, state: RunState) -> str:
     step, item = task.unit
     # An item is one part of the key, whatever characters it has: else `docs` in its second round were `docs/round-1`.
     parts = [spec.header.run_id, step, *([] if item is None else [item.replace("%", "%25").replace("/", "%2F")])]
-    rounds = _rounds(task.unit, state)
-    parts += [f"round-{rounds}"] if rounds else []
+    generation = _generation(task.unit, state)
+    parts += [f"round-{generation}"] if generation else []
     completions = state.unit(task.unit).completions
     return "/".join([*parts, str(completions)] if completions else parts)
 
 
-def _rounds(unit: Unit, state: RunState) -> int:
+def _generation(unit: Unit, state: RunState) -> int:
     """Return how often a list, an item or a pipeline around a unit was replaced or discarded."""
     outers = (state.units[outer] for outer in set(around(unit)) if outer in state.units)
-    return sum(record.rounds for record in outers if record.index is not None or is_pipeline(record))
+    return sum(record.generation for record in outers if record.index is not None or is_pipeline(record))
 
 
 def with_checks(task: Task, attempt: Attempt, view: ScopeBuilder, kinds: Mapping[type, Kind]) -> Attempt:
@@ -147,13 +147,13 @@ def unstartable(unit: Unit, kind: str, message: str) -> Outcome:
     return Outcome(unit=unit, status="failed", duration=0.0, type=kind, message=message, retryable=False)
 
 
-def approval_outcome(unit: Unit, verdict: Approval | None) -> Outcome:
+def approval_outcome(unit: Unit, approval: Approval | None) -> Outcome:
     """Return the outcome of an `approve` step: the answer of a person."""
-    assert verdict is not None  # admission blocks the step until there is one
-    said = {"approved": verdict.approved, "by": verdict.by, "at": verdict.at.isoformat(), "reason": verdict.reason}
-    if verdict.approved:
+    assert approval is not None  # admission blocks the step until there is one
+    said = {"approved": approval.approved, "by": approval.by, "at": approval.at.isoformat(), "reason": approval.reason}
+    if approval.approved:
         return Outcome(unit=unit, status="ok", duration=0.0, outputs=said)
-    message = f"rejected by {verdict.by}" + (f": {verdict.reason}" if verdict.reason else "")
+    message = f"rejected by {approval.by}" + (f": {approval.reason}" if approval.reason else "")
     return Outcome(unit=unit, status="failed", duration=0.0, type="Rejected", message=message, retryable=False)
 
 
@@ -202,7 +202,7 @@ class Launcher:
             if task.controls:
                 return True  # a failure inside it is not a failed start
             if isinstance(step.action, Approve):
-                self.immediate.append(approval_outcome(task.unit, self._state.unit(task.unit).verdict))
+                self.immediate.append(approval_outcome(task.unit, self._state.unit(task.unit).approval))
                 return False
             self._start(task, number)
         except ExpressionError as error:

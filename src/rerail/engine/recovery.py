@@ -158,19 +158,19 @@ class Recovery:
         self,
         unit: Unit,
         reason: str,
-        aside: dict[str, str] | None = None,
+        quarantined: dict[str, str] | None = None,
         *,
         reopened: bool = False,
         index: int | None = None,
     ) -> None:
-        """Discard the record of a unit; `aside` says where its broken artifacts were moved."""
+        """Discard the record of a unit; `quarantined` says where its broken artifacts were moved."""
         self._recorder.stage(
             ev.StepInvalidated(
                 at=self._clock.now(),
                 step=unit[0],
                 item=unit[1],
                 reason=reason,
-                aside=aside or {},
+                quarantined=quarantined or {},
                 index=self._recorder.state.unit(unit).index if index is None else index,
                 reopened=reopened,
             )

@@ -388,7 +388,7 @@ class Runner:
                     item=item,
                     found=check.found,
                     artifacts=check.artifacts,
-                    aside=check.aside,
+                    quarantined=check.quarantined,
                 )
             )
             self.recorder.warn(f"{name(task.unit)}: restored {', '.join(check.found)}, which another step had damaged")

@@ -170,18 +170,18 @@ def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest
 
 def record_result(recorder: Recorder, clock: Clock, result: RunResult, began: float) -> RunResult:
     """Record the result of an invocation that began at a time; return it with the ends that could not be recorded."""
-    now, driven = clock.now(), round(clock.monotonic() - began, 6)
+    now, active = clock.now(), round(clock.monotonic() - began, 6)
     match result.status:
         case "completed" | "failed":
             dead = sum(1 for _ in dead_letters(recorder.state))
-            recorder.stage(ev.RunFinished(at=now, status=result.status, dead_letters=dead, driven=driven))
+            recorder.stage(ev.RunFinished(at=now, status=result.status, dead_letters=dead, active_seconds=active))
         case "paused":
             recorder.stage(
-                ev.RunPaused(at=now, reason=result.reason, cause=result.cause, until=result.until, driven=driven)
+                ev.RunPaused(at=now, reason=result.reason, cause=result.cause, until=result.until, active_seconds=active)
             )
         case "interrupted":
             name = result.signal.name if result.signal else None
-            recorder.stage(ev.RunInterrupted(at=now, reason=result.reason, signal=name, driven=driven))
+            recorder.stage(ev.RunInterrupted(at=now, reason=result.reason, signal=name, active_seconds=active))
     unrecorded = recorder.unacknowledged_ends()
     if recorder.final_flush():
         unrecorded = ()

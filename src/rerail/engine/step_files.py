@@ -127,7 +127,7 @@ class StepFiles:
             if check.purpose == "confirm":
                 self._confirmed[unit] = check.problem
             if check.purpose == "clear":
-                self._cleared[unit] = check.aside
+                self._cleared[unit] = check.quarantined
                 self._blocked |= {unit: check.problem} if check.problem else {}
         return found
 

@@ -13,7 +13,7 @@ from rerail.errors import StateDamaged
 
 NEW, GONE = ".new-", ".gone-"  # what names begin with that are no runs: not yet, or not any more
 STALE_SECONDS = 3600
-PARTS = ("logs", "history", "results", "staging", "aside", "inbox")  # the directories of a run
+PARTS = ("logs", "history", "results", "staging", "quarantine", "inbox")  # the directories of a run
 RELEASED = b"released"  # stands below the name of the owner in the lock file once that has let go
 UNSYNCED = b", not synced"  # stands behind it if something was written that may not be on the disk
 

@@ -30,7 +30,7 @@ from rerail.core.state import shown_status
 from rerail.stores.directory import DirectoryStore
 
 # The names of the state that only resume needs; people and scripts are not shown them.
-_INTERNAL = ("seq", "lives", "last_event", "last_unit", "last_completed", "pipeline_sha256", "finished_seq")
+_INTERNAL = ("seq", "invocations", "last_event", "last_unit", "last_completed", "pipeline_sha256", "finished_seq")
 
 
 @click.command(epilog="Example: rerail show last, or of a map: rerail show last sections --page 2")
@@ -60,7 +60,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
         from rerail.app.traces import last_traces
 
         for unit, far in last_traces(store, recording).items():
-            recording.state.units[unit].so_far = far
+            recording.state.units[unit].progress = far
     checkpoint = _with_states(api.checkpoint(store, recording), store)
     status = shown_status(recording.state, owner_alive=ownership.alive)
     if as_json:
@@ -81,7 +81,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
         portrait.overview(f"rerail logs {run_id}  ({store.path(run_id)}/logs)", notices),
         portrait.steps(),
         portrait.artifacts(),
-        portrait.lives(store.history(run_id), alive=ownership.alive),
+        portrait.invocations(store.history(run_id), alive=ownership.alive),
         portrait.error(),
     ]
     if recording.state.status != "completed" and not ownership.alive:

@@ -167,7 +167,7 @@ class Dashboard:
 
     def _of_items(self, step: Step, unit: UnitState, items: Items, frame: DashboardFrame) -> list[Span]:
         """How far a map or loop is, how fast, and how long it will take."""
-        if items.carries:
+        if items.is_loop:
             if unit.status != "running":
                 return [(f"{items.completed} iteration{'' if items.completed == 1 else 's'}", "dim")]
             return [(f"iteration {items.completed + 1} of at most {items.total}", "cyan")]

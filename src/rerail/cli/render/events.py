@@ -51,12 +51,12 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
             return f"interrupted  {unit}: attempt {attempt} {how}{_cost(event)}"
         case ev.StepSkipped(reason=reason):
             return f"skipped      {unit}: {reason}"
-        case ev.StepInvalidated(reason=reason, aside=aside):
-            return f"to run again {unit}: {reason}{_aside(aside)}"
-        case ev.ArtifactsRestored(found=found, aside=aside):
+        case ev.StepInvalidated(reason=reason, quarantined=quarantined):
+            return f"to run again {unit}: {reason}{_quarantined(quarantined)}"
+        case ev.ArtifactsRestored(found=found, quarantined=quarantined):
             what = ", ".join(f"{path} ({condition})" for path, condition in found.items())
-            return f"restored     {unit}: {what}{_aside(aside)}"
-        case ev.StepAdopted(run=run, skipped=skipped):
+            return f"restored     {unit}: {what}{_quarantined(quarantined)}"
+        case ev.StepInherited(run=run, skipped=skipped):
             return f"adopted      {unit} from run {run}" + (f": skipped there, {skipped}" if skipped else "")
         case ev.ApprovalGiven(approved=approved, by=by, reason=reason):
             why = f": {one_line(reason, 500)}" if reason else ""
@@ -82,7 +82,7 @@ def _progressed(event: ev.StepProgressed, unit: str) -> str:
 
 
 def _listed(event: ev.ItemsListed, unit: str) -> str:
-    if event.carries:
+    if event.is_loop:
         return f"began        {unit}: at most {counted(event.total, 'iteration')}"
     if not event.total and not event.digest:
         return f"began        {unit}"
@@ -91,6 +91,6 @@ def _listed(event: ev.ItemsListed, unit: str) -> str:
     return f"listed       {unit}: {counted(event.total, 'item')}{part}{gone}"
 
 
-def _aside(aside: dict[str, str]) -> str:
-    kept = ", ".join(f"{path} is kept in {where}" for path, where in aside.items())
+def _quarantined(quarantined: dict[str, str]) -> str:
+    kept = ", ".join(f"{path} is kept in {where}" for path, where in quarantined.items())
     return f"; {kept}" if kept else ""

@@ -23,7 +23,7 @@ def show_items(store: DirectoryStore, run_id: str, step: str, page: int, status:
     """Show a page of the items of a map that stand in a certain way, or all of them as JSON."""
     state = store.read(run_id).state
     unit = state.unit((step, None))
-    if unit.items is None or unit.items.carries or not unit.items.total:
+    if unit.items is None or unit.items.is_loop or not unit.items.total:
         maps = [name for (name, item), known in state.units.items() if item is None and _is_map(known)]
         there = ", ".join(maps) or "none has listed its items yet"
         raise UsageError(f"{step!r} is no map with items in run {run_id}; maps: {there}", hint=f"rerail show {run_id}")
@@ -60,7 +60,7 @@ def show_items(store: DirectoryStore, run_id: str, step: str, page: int, status:
 
 
 def _is_map(unit: UnitState) -> bool:
-    return unit.items is not None and not unit.items.carries and unit.items.total > 0
+    return unit.items is not None and not unit.items.is_loop and unit.items.total > 0
 
 
 def _row(state: RunState, step: str, item: str, mark: int, end: StepCompleted | None) -> dict[str, Any]:

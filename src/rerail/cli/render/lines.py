@@ -46,7 +46,7 @@ class LineReporter:
     def _progress(self, event: ev.UnitEvent, state: RunState) -> str:
         """A line about a map, if it is time for one."""
         items = state.unit((event.step, None)).items
-        if items is None or items.carries:
+        if items is None or items.is_loop:
             return ""
         closed = items.closed
         since, before = self._told.setdefault(event.step, (event.at, closed))
@@ -143,4 +143,4 @@ def _style(event: ev.Event) -> str:
 
 def _is_detail(event: ev.Event) -> bool:
     about_run = ev.RunStarted | ev.RunResumed | ev.RunFinished | ev.RunInterrupted | ev.RunPaused
-    return isinstance(event, about_run | ev.ArtifactsRestored | ev.StepAdopted)  # told with the plan already
+    return isinstance(event, about_run | ev.ArtifactsRestored | ev.StepInherited)  # told with the plan already

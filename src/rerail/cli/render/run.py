@@ -1,4 +1,4 @@
-"""One run for people: an overview, its steps, its lives, its error, what to type next."""
+"""One run for people: an overview, its steps, its invocations, its error, what to type next."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class RunView:
 
     def _cost(self) -> str:
         known = self._checkpoint
-        running = [step.so_far.metrics for step in known.steps if step.status == "running" and step.so_far is not None]
+        running = [
+            step.progress.metrics for step in known.steps if step.status == "running" and step.progress is not None
+        ]
         more = total(metrics.get(COST, 0) for metrics in running)
         if not (known.total_cost_usd or known.total_tokens or more):
             return ""
@@ -141,18 +143,18 @@ class RunView:
             again = f"; {step.reason}, not before {moment(step.retry_at)}" if step.refusals and step.retry_at else ""
             return step.error.message + again
         if step.status in ("running", "interrupted") and step.items is None:
-            return ", ".join(filter(None, (step.reason if step.status == "interrupted" else "", how_far(step.so_far))))
+            return ", ".join(filter(None, (step.reason if step.status == "interrupted" else "", how_far(step.progress))))
         if step.status == "skipped" and step.items is None:
             return step.reason
-        if step.verdict is not None:
+        if step.approval is not None:
             return step.reason
         if step.status == "pending" and step.command.startswith("approve: "):
             return f"waits for a person: {step.command.removeprefix('approve: ')}"
-        if step.items is not None and (step.items.total or step.items.carries):
+        if step.items is not None and (step.items.total or step.items.is_loop):
             return progress_of(step.items)
         return msgspec.json.encode(step.outputs).decode() if step.outputs else ""
 
-    def lives(self, records: Iterable[tuple[int, ev.Event]], *, alive: bool) -> list[str]:
+    def invocations(self, records: Iterable[tuple[int, ev.Event]], *, alive: bool) -> list[str]:
         """The processes that drove it: when each began and how it ended."""
         rows: list[list[str]] = []
         for _, event in records:
@@ -186,7 +188,7 @@ class RunView:
 
 def progress_of(items: ItemsRecord) -> str:
     """How far a map or loop is, in words."""
-    if items.carries:
+    if items.is_loop:
         return counted(items.completed, "iteration")
     told = [f"{items.completed} of {counted(items.total, 'item')}"]
     told += [f"{count} {what}" for count, what in ((items.failed, "failed"), (items.skipped, "skipped")) if count]
@@ -213,11 +215,11 @@ def next_command(run_id: str, known: Checkpoint, where: str) -> str:
         return f"{resume} --wait"
     if known.paused_for == "budget":
         return after_budget(known.status_reason, resume, known.total_cost_usd)
-    if known.paused_for == "max-runtime" and not has_got_anywhere(known.life_at, known.steps):
+    if known.paused_for == "max-runtime" and not has_got_anywhere(known.invoked_at, known.steps):
         return f"{resume} --max-runtime {2 * (known.options.max_runtime or 1):g}s"
     if known.paused_for == "approval":
         named = re.search(r"(\S+(?:\[.*?\])?) waits for approval", known.status_reason)
-        answered = {name((step.id, step.item)) for step in known.steps if step.verdict is not None}
+        answered = {name((step.id, step.item)) for step in known.steps if step.approval is not None}
         if named is not None and named[1] not in answered:
             return f"rerail approve {run_id} {shlex.quote(named[1])}{where}  # or reject"
         return resume

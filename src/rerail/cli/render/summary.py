@@ -77,7 +77,7 @@ def next_after_pause(end: RunResult, run_id: str, state: RunState, where: str) -
             return f"rerail approve {run_id} {step}{where}  # or reject"
         case "budget":
             return after_budget(end.reason, resume, state.spent.get(COST, 0))
-        case "max-runtime" if not has_got_anywhere(state.life_at, state.units.values()):
+        case "max-runtime" if not has_got_anywhere(state.invoked_at, state.units.values()):
             return f"{resume} --max-runtime {2 * (state.options.max_runtime or 1):g}s"
         case "unknown outcome":
             step = shlex.quote(end.asked[0] if end.asked else "STEP")

@@ -243,7 +243,7 @@ class Controller(ABC):
             )
         )
 
-    def record_total(self, total: int, *, carries: bool) -> None:
+    def record_total(self, total: int, *, is_loop: bool) -> None:
         """Record the number of iterations without a list of them, when it begins or when there may be more."""
         items = self.state.unit(self.unit).items
         if items is not None and items.total >= total:
@@ -254,7 +254,7 @@ class Controller(ABC):
                 step=self.unit[0],
                 item=self.unit[1],
                 total=total,
-                carries=carries,
+                is_loop=is_loop,
                 completed=ranges(items.marks, COMPLETED) if items else "",
                 failed=ranges(items.marks, FAILED) if items else "",
             )
@@ -281,7 +281,7 @@ class SubpipelineController(Controller):
         if problems:
             self.end("failed", type="ParamsInvalid", message="; ".join(problems), retryable=False)
             return
-        self.record_total(0, carries=False)
+        self.record_total(0, is_loop=False)
         frame = Frame(self.host.body(self.task), self.host.queue, None, self.unit[1])
         frame.env = self.env
         frame.values = {"params": params}

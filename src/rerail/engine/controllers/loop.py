@@ -41,7 +41,7 @@ class LoopController(Controller):
                 self._open_iteration(record.completed)  # it had begun, so the one before was not the last
                 return
             self.restart("what its last iteration handed out is no longer known")
-        self.record_total(action.max_iterations, carries=True)
+        self.record_total(action.max_iterations, is_loop=True)
         items = self.state.unit(self.unit).items
         assert items is not None
         done = items.completed
