@@ -152,11 +152,11 @@ def _broken(place: Path, records: Sequence[ArtifactRecord]) -> list[str]:
     objects = ContentStore(str(place / "state" / "objects"))
     bad = []
     for record in records:
-        entries = [record] if record.kind == "file" else objects.manifest(record.manifest)
+        entries = [record] if record.kind == "file" else objects.manifest(record.internal.manifest)
         for entry in [entry for entry in entries or () if entry.kind == "file"] or [record]:
             path = place / entry.path
             if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != entry.sha256:
                 bad.append(f"{entry.path} is not what the journal says")
-            if record.kept and objects.rotten(entry.sha256):
+            if record.internal.kept and objects.rotten(entry.sha256):
                 bad.append(f"no copy of {entry.path}")
     return bad

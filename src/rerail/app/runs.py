@@ -198,9 +198,9 @@ def collect_copies(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> t
                 continue
             for unit in store.read(run_id).state.units.values():
                 for record in unit.artifacts:
-                    live |= {record.sha256, record.manifest}
-                    if record.manifest:
-                        live.update(entry.sha256 for entry in objects.manifest(record.manifest) or ())
+                    live |= {record.sha256, record.internal.manifest}
+                    if record.internal.manifest:
+                        live.update(entry.sha256 for entry in objects.manifest(record.internal.manifest) or ())
         return live
 
     return objects.collect(find_live, dry_run=dry_run)

@@ -122,15 +122,15 @@ class Auditor:
         declared = declared_of(step, record)
         temporary = declared is not None and declared.temporary
         entries: list[AuditEntry] | None = [
-            AuditEntry(path=record.path, size=record.size, sha256=record.sha256, mode=record.mode)
+            AuditEntry(path=record.path, size=record.size, sha256=record.sha256, mode=record.internal.mode)
         ]
         if record.kind == "tree":
-            entries = self._objects.manifest(record.manifest) if self._objects else None
+            entries = self._objects.manifest(record.internal.manifest) if self._objects else None
         if entries is None:
             return self._without_manifest(record, declared, temporary=temporary)
         top = "" if record.kind == "file" or is_pattern(record.path) else self._full(record.path)
         fast = self._depth == "fast" and declared is not None and not (top and os.path.islink(top))
-        if fast and self._stamp(entries, record.kind) == record.stamp:
+        if fast and self._stamp(entries, record.kind) == record.internal.stamp:
             return []
         external = declared.external if declared else False
 
@@ -290,7 +290,7 @@ class Auditor:
             if record.kind == "file":
                 found |= {record.path} & wanted
             elif self._objects is not None and not is_out_of_reach(record.path, wanted):
-                found |= {entry.path for entry in self._objects.manifest(record.manifest) or ()} & wanted
+                found |= {entry.path for entry in self._objects.manifest(record.internal.manifest) or ()} & wanted
         return found
 
 
@@ -300,7 +300,7 @@ def declared_of(step: Step, record: ArtifactRecord) -> Artifact | None:
     for artifact in step.artifacts:
         if os.path.normpath(artifact.path) == path:
             return artifact
-    there = step.artifacts[record.position] if record.position < len(step.artifacts) else None
+    there = step.artifacts[record.internal.position] if record.internal.position < len(step.artifacts) else None
     return there if there is not None and placeholders.has_holes(there.path) else None
 
 
@@ -344,7 +344,7 @@ def state_of(record: ArtifactRecord, work_dir: str, objects: ContentStore | None
         return "missing"
     if not stat.S_ISREG(status.st_mode):
         return "wrong type"
-    if stamp_of(status) == record.stamp:
+    if stamp_of(status) == record.internal.stamp:
         return "intact"
     if status.st_size != record.size:
         return "empty" if not status.st_size else "truncated" if status.st_size < record.size else "changed"
@@ -355,7 +355,7 @@ def _tree(record: ArtifactRecord, work_dir: str, objects: ContentStore | None) -
     full = os.path.join(work_dir, to_path(record.path))
     if not is_pattern(record.path) and not os.path.lexists(full):
         return "missing"
-    entries = objects.manifest(record.manifest) if objects else None
+    entries = objects.manifest(record.internal.manifest) if objects else None
     if entries is None:
         return "unproved"
     try:
@@ -366,4 +366,4 @@ def _tree(record: ArtifactRecord, work_dir: str, objects: ContentStore | None) -
         ]
     except OSError:
         return "changed"
-    return "intact" if joint_stamp([*stamps, *other_stamps(entries)]) == record.stamp else "touched"
+    return "intact" if joint_stamp([*stamps, *other_stamps(entries)]) == record.internal.stamp else "touched"

@@ -155,14 +155,14 @@ class Restorer:
         with contextlib.suppress(OSError):
             if record.kind == "file":
                 stamp = stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(record.path))))
-                return msgspec.structs.replace(record, stamp=stamp)
-            entries = (self._objects.manifest(record.manifest) if self._objects else None) or []
+                return record.with_internal(stamp=stamp)
+            entries = (self._objects.manifest(record.internal.manifest) if self._objects else None) or []
             stamps = [
                 (one.path, stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(one.path)))))
                 for one in entries
                 if one.kind == "file"
             ]
-            return msgspec.structs.replace(record, stamp=joint_stamp([*stamps, *other_stamps(entries)]))
+            return record.with_internal(stamp=joint_stamp([*stamps, *other_stamps(entries)]))
         return record
 
 

@@ -17,7 +17,7 @@ from rerail.artifacts.content_store import ContentStore, manifest_bytes
 from rerail.artifacts.paths import Match, PathNotAllowed, ProjectPaths, find, stamp_of, to_path, to_text
 from rerail.artifacts.reading import Cancelled, ChangedWhileRead, FileReading, ReadRequest, read
 from rerail.core.audit import AuditEntry
-from rerail.core.events import ArtifactRecord, InputRecord
+from rerail.core.events import ArtifactInternals, ArtifactRecord, InputRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
 from rerail.durable import copies as durable_files
@@ -67,7 +67,7 @@ def seal(declared: Sequence[Artifact], means: SealEnv) -> SealResult:
         _refuse_secret_names(artifact, found, means.mask)
         warnings += [f"{odd}, which is not part of the artifact" for odd in found.odd]
         record = _sealed(artifact, found, means, warnings)
-        records.append(msgspec.structs.replace(record, position=position) if position else record)
+        records.append(record.with_internal(position=position) if position else record)
     return SealResult(records=tuple(records), warnings=tuple(warnings))
 
 
@@ -168,25 +168,22 @@ def _record(found: Match, readings: Sequence[FileReading], means: SealEnv, *, ke
             size=reading.size,
             sha256=reading.sha256,
             state="intact",
-            mode=reading.mode,
-            stamp=reading.stamp,
-            kept=kept,
+            internal=ArtifactInternals(mode=reading.mode, stamp=reading.stamp, kept=kept),
         )
     entries = entries_of(found, readings)
     manifest = ""
     if means.objects is not None:
         staged = os.path.join(means.staging, f"{next(_numbers)}")
         manifest = means.objects.write_manifest(manifest_bytes(entries), staged)
+    stamp = tree_stamp(found, [reading.stamp for reading in readings])
     return ArtifactRecord(
         path=found.path,
         kind="tree",
         files=len(found.files),
         size=sum(reading.size for reading in readings),
         sha256=tree_digest(entries),
-        manifest=manifest,
         state="intact",
-        stamp=tree_stamp(found, [reading.stamp for reading in readings]),
-        kept=kept,
+        internal=ArtifactInternals(manifest=manifest, stamp=stamp, kept=kept),
     )
 
 

@@ -41,6 +41,22 @@ class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
     in_progress: bool | None = None
 
 
+class StepInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """The part of a step's record that only resume reads."""
+
+    completions: int = 0
+    started_seq: int = 0
+    changed_seq: int = 0
+    completed_seq: int = 0
+    inputs: tuple[InputRecord, ...] = ()
+    fingerprint: str = ""
+    retry_in: float | None = None
+    head: str = ""
+    position: int | None = None  # of an item: where it stands in its list
+    generation: int = 0
+    refusals: int = 0
+
+
 class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """One step as checkpoint.json and `show --json` tell it. What has a default is left out while it has that."""
 
@@ -57,27 +73,28 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     metrics: Metrics
     artifacts: tuple[ArtifactRecord, ...]
     error: Failure | None
-    # What resume needs beside the names above.
     item: str | None = None
-    completions: int = 0
     failures: int = 0
-    started_seq: int = 0
-    changed_seq: int = 0
-    completed_seq: int = 0
-    inputs: tuple[InputRecord, ...] = ()
-    fingerprint: str = ""
     retry_at: datetime | None = None
-    retry_in: float | None = None
     allowed_failure: bool = False
-    head: str = ""
     reason: str = ""
     items: ItemsRecord | None = None
-    position: int | None = None  # of an item: where it stands in its list
-    generation: int = 0
-    refusals: int = 0
     worked_seconds: float = 0.0  # by all attempts
     progress: AttemptProgress | None = None
     approval: Approval | None = None
+    internal: StepInternals = msgspec.field(default_factory=StepInternals)
+
+
+class RunInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """The part of a checkpoint that only resume reads."""
+
+    seq: int = 0
+    finished_seq: int = 0
+    pipeline_sha256: str = ""
+    hooks: tuple[str, ...] = ()
+    last_event: str = ""
+    last_unit: Unit | None = None
+    last_completed: Unit | None = None
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -108,16 +125,9 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     error: Failure | None
     resumable: bool
     status_reason: str = ""
-    seq: int = 0
     invocations: int = 0
-    pipeline_sha256: str = ""
     options: RunOptions = RunOptions()
     total_steps: int = 0
-    hooks: tuple[str, ...] = ()
-    last_event: str = ""
-    last_unit: Unit | None = None
-    last_completed: Unit | None = None
-    finished_seq: int = 0
     parent: str = ""
     dead_letters: int = 0  # items that failed for good
     spent: Metrics = {}  # by all attempts there ever were
@@ -126,6 +136,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     saved_usd: float = 0  # what this life need not spend again
     paused_for: PauseCause = ""
     paused_until: datetime | None = None
+    internal: RunInternals = msgspec.field(default_factory=RunInternals)
 
 
 class PipelineOutline(msgspec.Struct, frozen=True):
@@ -173,16 +184,9 @@ def checkpoint_of(
         error=state.error,
         resumable=state.status != "completed",
         status_reason=state.reason,
-        seq=state.seq,
-        finished_seq=state.finished_seq,
         invocations=state.invocations,
-        pipeline_sha256=state.pipeline_sha256,
         options=state.options,
         total_steps=state.steps,
-        hooks=state.hooks,
-        last_event=state.last_event,
-        last_unit=state.last_unit,
-        last_completed=state.last_completed,
         dead_letters=sum(1 for _ in dead_letters(state)) if state.inner else 0,
         spent=state.spent,
         active_seconds=state.active_seconds,
@@ -190,6 +194,15 @@ def checkpoint_of(
         saved_usd=state.saved_usd,
         paused_for=state.cause,
         paused_until=state.until,
+        internal=RunInternals(
+            seq=state.seq,
+            finished_seq=state.finished_seq,
+            pipeline_sha256=state.pipeline_sha256,
+            hooks=state.hooks,
+            last_event=state.last_event,
+            last_unit=state.last_unit,
+            last_completed=state.last_completed,
+        ),
     )
 
 
@@ -212,23 +225,24 @@ def _started_as(header: RunHeader) -> dict[str, Any]:
 def state_of(checkpoint: Checkpoint) -> RunState:
     """The state a checkpoint was made of."""
     units = {(step.id, step.item): _unit_state(step) for step in checkpoint.steps if _touched(step)}
+    internal = checkpoint.internal
     return RunState(
         status=checkpoint.status,
-        seq=checkpoint.seq,
-        finished_seq=checkpoint.finished_seq,
+        seq=internal.seq,
+        finished_seq=internal.finished_seq,
         invocations=checkpoint.invocations,
-        pipeline_sha256=checkpoint.pipeline_sha256,
+        pipeline_sha256=internal.pipeline_sha256,
         options=checkpoint.options,
         steps=checkpoint.total_steps,
-        hooks=checkpoint.hooks,
+        hooks=internal.hooks,
         reason=checkpoint.status_reason,
         started_at=checkpoint.started_at,
         updated_at=checkpoint.updated_at,
         finished_at=checkpoint.finished_at,
         error=checkpoint.error,
-        last_event=checkpoint.last_event,
-        last_unit=checkpoint.last_unit,
-        last_completed=checkpoint.last_completed,
+        last_event=internal.last_event,
+        last_unit=internal.last_unit,
+        last_completed=internal.last_completed,
         spent=checkpoint.spent,
         active_seconds=checkpoint.active_seconds,
         invoked_at=checkpoint.invoked_at,
@@ -265,56 +279,59 @@ def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: 
         artifacts=known.artifacts,
         error=known.error,
         item=item,
-        completions=known.completions,
         failures=known.failures,
-        started_seq=known.started_seq,
-        changed_seq=known.changed_seq,
-        completed_seq=known.completed_seq,
-        inputs=known.inputs,
-        fingerprint=known.fingerprint,
         retry_at=known.retry_at,
-        retry_in=known.retry_in,
         allowed_failure=known.allowed,
-        head=known.head,
         reason=known.reason,
         items=record_of(known.items),
-        position=known.index,
-        generation=known.generation,
-        refusals=known.refusals,
         worked_seconds=known.worked,
         progress=known.progress,
         approval=known.approval,
+        internal=StepInternals(
+            completions=known.completions,
+            started_seq=known.started_seq,
+            changed_seq=known.changed_seq,
+            completed_seq=known.completed_seq,
+            inputs=known.inputs,
+            fingerprint=known.fingerprint,
+            retry_in=known.retry_in,
+            head=known.head,
+            position=known.index,
+            generation=known.generation,
+            refusals=known.refusals,
+        ),
     )
 
 
 def _unit_state(step: StepRecord) -> UnitState:
+    internal = step.internal
     return UnitState(
         status=step.status,
         attempts=step.attempts,
-        completions=step.completions,
+        completions=internal.completions,
         failures=step.failures,
-        started_seq=step.started_seq,
-        changed_seq=step.changed_seq,
-        completed_seq=step.completed_seq,
-        inputs=step.inputs,
+        started_seq=internal.started_seq,
+        changed_seq=internal.changed_seq,
+        completed_seq=internal.completed_seq,
+        inputs=internal.inputs,
         started_at=step.started_at,
         finished_at=step.finished_at,
         duration=step.duration_seconds,
-        fingerprint=step.fingerprint,
+        fingerprint=internal.fingerprint,
         outputs=step.outputs,
         metrics=step.metrics,
         artifacts=step.artifacts,
         output=step.output,
         error=step.error,
         retry_at=step.retry_at,
-        retry_in=step.retry_in,
+        retry_in=internal.retry_in,
         allowed=step.allowed_failure,
-        head=step.head,
+        head=internal.head,
         reason=step.reason,
         items=items_of(step.items),
-        index=step.position,
-        generation=step.generation,
-        refusals=step.refusals,
+        index=internal.position,
+        generation=internal.generation,
+        refusals=internal.refusals,
         worked=step.worked_seconds,
         progress=step.progress,
         approval=step.approval,
@@ -323,7 +340,7 @@ def _unit_state(step: StepRecord) -> UnitState:
 
 def _touched(step: StepRecord) -> bool:
     """Whether anything ever happened to this unit; the others stand in the file for the reader's sake."""
-    return step.status != "pending" or bool(step.attempts or step.reason or step.changed_seq)
+    return step.status != "pending" or bool(step.attempts or step.reason or step.internal.changed_seq)
 
 
 def _phase(state: RunState, index: dict[str, int]) -> tuple[PhaseDetail, Reason]:

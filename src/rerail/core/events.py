@@ -66,6 +66,16 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seq: int = 0  # where in the journal: what was asked about may have changed since
 
 
+class ArtifactInternals(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """The part of an artifact's record that only rerail reads."""
+
+    mode: int = 0
+    manifest: str = ""  # of a tree: the digest of the list of all that is in it, which is in the content store
+    stamp: str = ""  # times and inode, for `--verify fast`
+    kept: bool = False  # in the content store, as far as it was to be
+    position: int = 0  # among the artifacts its step declares
+
+
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An artifact as it was when its step completed: a file, or a tree, whose digest is over names and contents."""
 
@@ -75,16 +85,16 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     state: str  # as found when this was written: intact
     kind: Literal["file", "tree"] = "file"
     files: int = 1
-    mode: int = 0
-    manifest: str = ""  # of a tree: the digest of the list of all that is in it, which is in the content store
-    stamp: str = ""  # times and inode, for `--verify fast`
-    kept: bool = False  # in the content store, as far as it was to be
-    position: int = 0  # among the artifacts its step declares
+    internal: ArtifactInternals = ArtifactInternals()
 
     @property
     def product(self) -> tuple[str, str, str]:
         """What makes it the same thing again."""
         return (self.path, self.kind, self.sha256)
+
+    def with_internal(self, **changes: Any) -> "ArtifactRecord":
+        """Return the record with some of its internals replaced."""
+        return msgspec.structs.replace(self, internal=msgspec.structs.replace(self.internal, **changes))
 
 
 class InputRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -138,6 +138,14 @@ def first_duplicate(keys: Iterable[str]) -> str | None:
     return None
 
 
+class ItemsInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """The part of the record of items that only rerail reads."""
+
+    known: int = 0
+    digest: str = ""
+    kept: int = 0
+
+
 class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """The items of a map or the iterations of a loop: how many, and which positions stand how."""
 
@@ -148,10 +156,8 @@ class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     completed_at: str = ""  # positions, as `0-17,19`
     failed_at: str = ""
     skipped_at: str = ""
-    known: int = 0
-    digest: str = ""
     is_loop: bool = False
-    kept: int = 0
+    internal: ItemsInternals = msgspec.field(default_factory=ItemsInternals)
 
 
 def record_of(items: Items | None) -> ItemsRecord | None:
@@ -166,10 +172,8 @@ def record_of(items: Items | None) -> ItemsRecord | None:
         completed_at=ranges(items.marks, COMPLETED),
         failed_at=ranges(items.marks, FAILED),
         skipped_at=ranges(items.marks, SKIPPED),
-        known=items.known,
-        digest=items.digest,
         is_loop=items.is_loop,
-        kept=items.kept,
+        internal=ItemsInternals(known=items.known, digest=items.digest, kept=items.kept),
     )
 
 
@@ -180,4 +184,5 @@ def items_of(record: ItemsRecord | None) -> Items | None:
     marks = bytearray(record.total)
     for text, mark in ((record.completed_at, COMPLETED), (record.failed_at, FAILED), (record.skipped_at, SKIPPED)):
         set_ranges(marks, text, mark)
-    return Items(marks=marks, known=record.known, digest=record.digest, is_loop=record.is_loop, kept=record.kept)
+    own = record.internal
+    return Items(marks=marks, known=own.known, digest=own.digest, is_loop=record.is_loop, kept=own.kept)

@@ -348,7 +348,7 @@ class DirectoryStore:
         notices = [f"{name} {what}; rebuilt from the journal" for name, what in bad.items()] + chain.notices
         if chain.uneven and state.status == "running":
             notices.append(chain.uneven)
-        seq = checkpoint.seq if checkpoint is not None and chain.covered else 0
+        seq = checkpoint.internal.seq if checkpoint is not None and chain.covered else 0
         recording = LoadedRun(header=header, state=state, notices=tuple(notices), is_cached=seq == state.seq)
         return _Found(recording=recording, chain=chain, snapshot_seq=seq, bad_files=tuple(bad))
 

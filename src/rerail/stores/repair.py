@@ -106,7 +106,7 @@ def _repair(path: str, run_id: str, reason: str) -> Repair:
         with contextlib.suppress(FileNotFoundError):
             durable.move_file(os.path.join(path, HEADER), os.path.join(path, evidence, HEADER))
         durable.replace_file(os.path.join(path, HEADER), msgspec.json.format(msgspec.json.encode(header)))
-    return Repair(reason=reason, source=source, seq=base.seq, evidence=os.path.join(path, evidence))
+    return Repair(reason=reason, source=source, seq=base.internal.seq, evidence=os.path.join(path, evidence))
 
 
 def _save(path: str, evidence: str, data: bytes) -> None:

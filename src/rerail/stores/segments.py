@@ -216,7 +216,7 @@ def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
         base = opening.base if opening is not None else None
         if base is not None:
             lines, _ = salvage(place, run_id)
-            found += [(seq, line) for seq, line in lines if seq <= base.seq]
+            found += [(seq, line) for seq, line in lines if seq <= base.internal.seq]
     return found
 
 

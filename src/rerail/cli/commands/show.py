@@ -29,9 +29,6 @@ from rerail.core.money import totals_by_step
 from rerail.core.state import shown_status
 from rerail.stores.directory import DirectoryStore
 
-# The names of the state that only resume needs; people and scripts are not shown them.
-_INTERNAL = ("seq", "invocations", "last_event", "last_unit", "last_completed", "pipeline_sha256", "finished_seq")
-
 
 @click.command(epilog="Example: rerail show last, or of a map: rerail show last sections --page 2")
 @run_argument()
@@ -69,8 +66,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
             if record.item is None and record.id in within:
                 record.metrics = within[record.id].metrics
         data: dict[str, Any] = msgspec.to_builtins(checkpoint)
-        for name in _INTERNAL:
-            del data[name]
+        _drop_internal(data)
         data["status"] = status
         data["owner"] = owner_fields(ownership)
         print_json(data)
@@ -88,6 +84,14 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
         parts.append([f"next   {next_command(run_id, checkpoint, reach(store))}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
+
+
+def _drop_internal(data: dict[str, Any]) -> None:
+    """Remove the members `internal`: only resume reads them. Those of outputs and params are the user's own."""
+    steps = data["steps"]
+    artifacts = [artifact for step in steps for artifact in step["artifacts"]]
+    for record in (data, *steps, *artifacts, *(step["items"] for step in steps if step.get("items"))):
+        record.pop("internal", None)
 
 
 def _with_states(checkpoint: Checkpoint, store: DirectoryStore) -> Checkpoint:

@@ -67,7 +67,9 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
         return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
     objects = ContentStore(os.path.join(store.root, "objects"))
     units = ready.recording.state.units.values()
-    kept = {record.manifest or record.sha256 for unit in units for record in unit.artifacts if record.kept}
+    kept = {
+        record.internal.manifest or record.sha256 for unit in units for record in unit.artifacts if record.internal.kept
+    }
     flaws = [
         {"step": unit[0], "path": flaw.path, "condition": flaw.condition, "restorable": flaw.restorable}
         for unit, found in ready.audit.flaws.items()

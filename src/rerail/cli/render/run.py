@@ -128,7 +128,7 @@ class RunView:
                     (step.id, "dim"),
                     (size_text(record.size) + many, ""),
                     (record.sha256[:12], "dim"),
-                    (record.state + ("" if record.kept else ", no copy kept"), style),
+                    (record.state + ("" if record.internal.kept else ", no copy kept"), style),
                 ]
             )
         if len(rows) > MOST_ARTIFACTS:
@@ -140,7 +140,9 @@ class RunView:
         if step.allowed_failure:
             return f"{step.error.message if step.error else 'failed'}, which is allowed"
         if step.status == "failed" and step.error is not None:
-            again = f"; {step.reason}, not before {moment(step.retry_at)}" if step.refusals and step.retry_at else ""
+            again = (
+                f"; {step.reason}, not before {moment(step.retry_at)}" if step.internal.refusals and step.retry_at else ""
+            )
             return step.error.message + again
         if step.status in ("running", "interrupted") and step.items is None:
             return ", ".join(filter(None, (step.reason if step.status == "interrupted" else "", how_far(step.progress))))
