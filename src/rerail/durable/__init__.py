@@ -138,8 +138,9 @@ class AppendFile:
 
         Asks for the name, not for the file's status: since Linux 6.13 a file whose times were looked at gets new ones
         with the next write, and every sync would have to make those durable too (measured: half as slow again).
+        Where that says no, the status has the last word: `access` goes by the real user, who may have fewer rights.
         """
-        return not os.access(self._path, os.F_OK)
+        return not os.access(self._path, os.F_OK) and not os.path.exists(self._path)
 
     def close(self) -> None:
         """Give the unused space back and close; what was synced stays, whatever happens here."""
