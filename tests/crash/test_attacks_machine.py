@@ -307,6 +307,61 @@ def test_under_any_limit_a_run_ends_in_words_and_goes_on_without_it(project: Pro
     assert set(project.ledger()) == {"first", *(f"s{number}" for number in range(8))}
 
 
+ORDINARY = 20_000 + os.getpid() % 30_000  # a user with no other process: the limit counts all that a user has
+STILL_ITS_FILES = "+dac_override,+dac_read_search"
+
+
+def as_an_ordinary_user(project: Project, most: int | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run rerail as a user whom the number of processes is limited for; the files of this project are still its own."""
+    user = ("setpriv", f"--reuid={ORDINARY}", f"--inh-caps={STILL_ITS_FILES}", f"--ambient-caps={STILL_ITS_FILES}")
+    limit = () if most is None else ("prlimit", f"--nproc={most}")
+    return subprocess.run(
+        [*user, "--clear-groups", *limit, *RERAIL, *arguments],
+        cwd=project.root,
+        env=project.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.needs_root("to be a user whom a limit on processes holds for")
+@pytest.mark.parametrize("most", [*range(1, 12), None])
+def test_without_room_for_processes_or_threads_a_run_ends_in_words_and_goes_on_without_the_limit(
+    project: Project, most: int | None
+) -> None:
+    """One process only is none for a thread, so nothing begins; with some, steps that cannot start have failed."""
+    steps = [step(f"s{number}", note(f"echo > {number}.txt"), needs="[first]") for number in range(4)]
+    listed = (
+        "  - {id: m, needs: [first], map: {over: {command: 'echo x; echo y'}}, steps: [{run: 'echo m >> $LEDGER'}]}\n"
+    )
+    project.pipeline(pipeline(step("first", note("echo > first.txt"), artifacts="[first.txt]"), *steps) + listed)
+
+    done = as_an_ordinary_user(project, most, "run", "pipeline.yaml", "--id", "r", "--parallel", "8")
+    said = done.stdout + done.stderr
+
+    assert "Traceback" not in said, said
+    if most == 1:
+        assert done.returncode == STATE_ERROR, said
+        assert said.splitlines() == [
+            "rerail: there is not enough memory, or no room for another process or thread",
+            "  next: the same command, with more (ulimit -v, ulimit -u, or the limits of the container)",
+        ]
+    elif most is None:
+        assert done.returncode == 0, said
+    else:
+        assert done.returncode in ((1,) if most <= 3 else (0, 1)), said  # with so few the limit certainly holds
+        assert done.returncode == 0 or "Resource temporarily unavailable" in said, said
+        assert done.returncode == 0 or "next: rerail resume r" in said, said
+    before = project.ledger()
+    acknowledged = [line.split()[2] for line in said.splitlines() if line.split()[1:2] == ["completed"]]
+    resumed = as_an_ordinary_user(project, None, "run", "pipeline.yaml", "--id", "r", "--resume")
+
+    assert resumed.returncode == 0, (said, resumed.stderr)
+    assert not set(project.ledger()[len(before) :]) & {one for one in acknowledged if one != "m"}, (said, resumed.stderr)
+    assert sorted(project.ledger()) == ["first", "m", "m", "s0", "s1", "s2", "s3"], (said, resumed.stderr)
+
+
 # Namespaces
 
 CONTAINER = ("unshare", "-p", "-f", "--mount-proc", "--kill-child")
