@@ -975,7 +975,7 @@ class Harness:
 
     def judge_outputs(self, step: Step, result: oracle.Result, outputs: dict[str, Any], prediction: Prediction) -> None:
         if step.kind == "run":
-            if outputs.get("v", "") != result.value:
+            if outputs.get("v") != result.value:
                 self.violation("outputs", f"{step.id} handed out {outputs}, expected v={result.value!r}")
             if "s" in outputs and outputs["s"] != "***":
                 self.violation("secret", f"outputs of {step.id}")
@@ -986,8 +986,6 @@ class Harness:
         got = {name: outputs.get(name) for name in expected}
         if step.kind == "map":
             got["results"] = [(one["key"], one["outputs"].get("v")) for one in outputs.get("results") or []]
-        if step.kind == "loop" and not expected["v"]:
-            got["v"] = ""
         if got != expected:
             self.violation("outputs", f"{step.id} handed out {got}, expected {expected}")
 

@@ -58,7 +58,7 @@ class Result:
 
     end: str
     word: str = "-"  # what those see that need it
-    value: str = ""  # v, if it hands one out
+    value: str | None = None  # v, if it hands one out: an inner pipeline always does, if only an empty text
     churn: int = NO  # whether it, or what it depends on, came out different
 
 
@@ -346,7 +346,7 @@ class Model:
             return Result(UNKNOWN, churn=YES)
         if end == FAILED:
             return Result(ALLOWED if step.allow_failure else FAILED, churn=YES)
-        value = value_of(saw) if step.outputs else ""
+        value = value_of(saw) if step.outputs else None
         if step.artifact:
             self.now.artifacts[artifact_of(path, scope)] = value_of(saw) + "\n"
         came = churn
@@ -404,7 +404,7 @@ class Model:
             return Result(SKIPPED, churn=churn)
         if step.artifact and record.saw:
             self.now.artifacts[artifact_of(path, scope)] = value_of(record.saw) + "\n"
-        value = str(record.hands.get("v", ""))
+        value = str(record.hands["v"]) if "v" in record.hands else None
         return Result(DONE, value or "-", value, churn)
 
     def _outcome(self, step: Step, unit: Unit, record: Record | None) -> str:
@@ -532,20 +532,21 @@ class Model:
             results = record.hands.get("results")
             values = [str(one["outputs"].get("v", "")) for one in results] if isinstance(results, list) else []
             saved |= found
-            return Result(DONE, ",".join(values), "", churn)
+            return Result(DONE, ",".join(values), churn=churn)
         saved |= found
-        return Result(DONE, str(record.hands.get("v", "-")), str(record.hands.get("v", "")), churn)
+        value = str(record.hands["v"]) if "v" in record.hands else None
+        return Result(DONE, "-" if value is None else value, value, churn)
 
     @staticmethod
     def _edited_inside(step: Step, record: Record) -> int:
         return NO if not record.definition or record.definition == step.definition() else MAYBE
 
-    def _merge(self, step: Step, results: dict[str, Result]) -> tuple[str, str]:
+    def _merge(self, step: Step, results: dict[str, Result]) -> tuple[str, str | None]:
         """How an item, iteration or inner pipeline ends, and the value it hands out: the later over the earlier."""
         ends = {one.end for one in results.values()}
-        value = ""
+        value = None
         for one in results.values():
-            if one.end == DONE and one.value:
+            if one.end == DONE and one.value is not None:
                 value = one.value
         if FAILED in ends and ends & {DOUBT, WAITING}:
             return UNKNOWN, value  # whether it has failed before the question is answered is not documented
@@ -569,19 +570,19 @@ class Model:
                 keys = listed  # a map that is complete stays so
             elif record is not None and record.status == "completed":
                 return self._unknown(step, path, scope)
-        ends: list[tuple[str, str, str]] = []
+        ends: list[tuple[str, str, str | None]] = []
         moved = churn
         for key in keys:
             if (path, key) in self.dropped and mode != "anew":
                 if mode in {"settled", "open", "cut"}:
-                    ends.append((key, "dropped", ""))
+                    ends.append((key, "dropped", None))
                     continue
                 self.now.may.update(  # it begins anew, perhaps, and then with all of its items
                     [(path, key)]
                     if is_folded(step)
                     else [unit for one in step.body for unit in self.units(one, f"{path}/{one.id}", key)]
                 )
-                ends.append((key, UNKNOWN, ""))
+                ends.append((key, UNKNOWN, None))
                 continue
             item = self.records.get((f"{path}[]", key))
             inner = mode
@@ -598,7 +599,9 @@ class Model:
             ends.append((key, end, value))
         return self._close_map(step, path, scope, ends, moved)
 
-    def _close_map(self, step: Step, path: str, scope: str, ends: list[tuple[str, str, str]], churn: int) -> Result:
+    def _close_map(
+        self, step: Step, path: str, scope: str, ends: list[tuple[str, str, str | None]], churn: int
+    ) -> Result:
         kinds = [end for _, end, _ in ends]
         failed = kinds.count(FAILED)
         skipped = kinds.count("dropped")
@@ -621,13 +624,13 @@ class Model:
                 "skipped": skipped,
                 "results": [(key, value) for key, value in done],
             }
-        return Result(DONE, ",".join(value for _, value in done), "", churn)
+        return Result(DONE, ",".join(value or "" for _, value in done), churn=churn)
 
     def _loop(self, step: Step, path: str, scope: str, words: list[str], mode: str, churn: int) -> Result:
         carried = "-"
         moved = churn
         rounds = step.until or step.iterations
-        value = ""
+        value = None
         for number in range(1, rounds + 1):
             seen = [*words, carried] if step.carries else words
             results = self._body(step.body, path + "/", f"{scope}#{number}", seen, mode, moved if number > 1 else churn)
@@ -640,7 +643,7 @@ class Model:
             carried = results[step.body[-1].id].word
         if not scope and "/" not in path:
             self.now.outputs[path] = {"iterations": rounds, "v": value}
-        return Result(DONE, value or "-", value, moved)
+        return Result(DONE, "-" if value is None else value, value, moved)
 
     def _pipeline(self, step: Step, path: str, scope: str, words: list[str], mode: str, churn: int) -> Result:
         results = self._body(step.body, path + "/", scope, [" ".join(words)], mode, churn)
