@@ -112,6 +112,7 @@ class Harness:
         self.repaired: set[str] = set()
         self.done_keys: set[str] = set()  # of work that is recorded as complete
         self.hooks_before: set[Unit] = set()  # what ended in an invocation that was struck
+        self.cleanups_owed: set[Unit] = set()  # of failures in an invocation that was struck, until they have run
         self.marked_failed: set[str] = set()  # hooks of steps of which a person said that they failed
         self.fail_fast = False
         self.budget = 0
@@ -666,7 +667,11 @@ class Harness:
         self.judge(command, options, prediction, plan, done)
         self.adopt(prediction, done, options)
         self.was_struck = done.struck
-        self.hooks_before = {one[1] for one in done.ledger.ends} if done.struck else set()
+        ended = {one[1] for one in done.ledger.ends}
+        self.hooks_before = ended if done.struck else set()
+        self.cleanups_owed = (
+            self.cleanups_owed | (set(self.failed_with_cleanup(done)) if done.struck else set())
+        ) - ended
         self.marked_failed = set() if not done.struck else self.marked_failed
         self.damaged = self.damaged and not done.records
         return done
@@ -1035,6 +1040,16 @@ class Harness:
                 self.violation("hooks", f"{name} ran {len(words)} times at the end, expected {wanted}")
             if words and finished and words[-1] != finished[-1]["status"]:
                 self.violation("hooks", f"{name} was told {words[-1]}, and the run is {finished[-1]['status']}")
+        failed = self.failed_with_cleanup(done)
+        hooks = {step.on_failure for step in all_steps(self.case.steps) if step.on_failure}
+        for unit in set(failed) | {unit for unit in ran if unit[0].split("/")[-1] in hooks}:
+            least = failed[unit] if unit not in self.hooks_before else 0
+            excused = self.was_struck or unit in self.cleanups_owed or unit[0] in self.marked_failed
+            if ran[unit] < least or (ran[unit] > failed[unit] and not excused):
+                self.violation("hooks", f"{unit} ran {ran[unit]} times, its step failed for good {failed[unit]} times")
+
+    def failed_with_cleanup(self, done: Invocation) -> Counter[Unit]:
+        """How often steps failed for good that have a clean-up, by that."""
         failed: Counter[Unit] = Counter()
         for record in done.records:
             if record["event"] == "step-failed" and record.get("retry_at") is None:
@@ -1045,12 +1060,7 @@ class Harness:
                     continue
                 base = record["step"] if not place.is_item else record["step"] + "/" + place.step.id
                 failed[base[: base.rfind("/") + 1] + place.step.on_failure, place.unit[1]] += 1
-        hooks = {step.on_failure for step in all_steps(self.case.steps) if step.on_failure}
-        for unit in set(failed) | {unit for unit in ran if unit[0].split("/")[-1] in hooks}:
-            least = failed[unit] if unit not in self.hooks_before else 0
-            marked = unit[0] in self.marked_failed
-            if ran[unit] < least or (ran[unit] > failed[unit] and not self.was_struck and not marked):
-                self.violation("hooks", f"{unit} ran {ran[unit]} times, its step failed for good {failed[unit]} times")
+        return failed
 
     def judge_idle(self, prediction: Prediction) -> None:
         if prediction.must:
