@@ -329,6 +329,21 @@ def test_what_must_not_be_repeated_is_not_repeated_for_a_lost_artifact(project: 
     assert project.ledger() == ["ship", "ship"]
 
 
+def test_an_edit_has_it_run_again_whatever_is_lost(project: Project) -> None:
+    """It would run again with its artifact, too: what is lost makes no difference."""
+    extra = ("artifacts: [{path: receipt, keep: false}]", "idempotent: false")
+    project.pipeline(pipeline(step("ship", "echo x > receipt", *extra)))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    (project.root / "receipt").unlink()
+    project.rerail("resume", "r", check=5)
+    project.pipeline(pipeline(step("ship", "echo y > receipt", *extra)))
+
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["ship", "ship"]
+    assert (project.root / "receipt").read_text() == "y\n"
+
+
 def test_check_finds_what_run_would_refuse(project: Project) -> None:
     for wrong in (
         "[../x.txt]",

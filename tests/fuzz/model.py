@@ -388,8 +388,12 @@ class Model:
             return MAYBE  # by `run --from`: what a later resume makes of it is not documented
         if record.status == "skipped":
             return YES if edited or churn or mode == "lenient" else MAYBE
+        if lost and not step.idempotent:
+            if edited and not self.options.keep:
+                return edited if edited == YES else UNKNOWN  # it runs again for that, not for what is lost
+            return UNKNOWN if record.saw != saw or churn else DOUBT
         if lost:
-            return YES if step.idempotent else DOUBT
+            return YES
         if edited:
             return NO if self.options.keep else edited
         if record.saw != saw:
