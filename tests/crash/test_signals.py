@@ -32,6 +32,48 @@ def test_a_signal_at_any_state_call(lab: Lab, number: signal.Signals) -> None:
     assert interrupted > 5
 
 
+# A handler is called in the midst of whatever goes on: what it waits for must not be what it interrupted.
+AT_EVERY_LINE = """
+import faulthandler, os, signal, sys
+from rerail.core.masking import Mask
+from rerail.engine.signals import Signals
+from rerail.executors.local import LocalExecutor
+
+def lines_until_closed(at):
+    made = LocalExecutor(os.open, inline=False, environ={}, mask=Mask(()), life="life-of-a-test")
+    made.guard()
+    seen = 0
+
+    def trace(frame, event, _):
+        nonlocal seen
+        seen += event == "line"
+        if event == "line" and seen == at:
+            signal.raise_signal(signal.SIGTERM)
+        return trace
+
+    with Signals(made) as signals:
+        sys.settrace(trace)
+        made.wake()
+        made.close()
+        sys.settrace(None)
+        assert signals.received == [signal.SIGTERM][: seen >= at]
+    return seen
+
+faulthandler.dump_traceback_later(20, exit=True)
+at = 1
+while lines_until_closed(at) >= at:
+    at += 1
+print(at)
+"""
+
+
+@pytest.mark.scenario("G1")
+def test_a_signal_at_any_line_of_closing_the_executor_is_not_waited_for() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EVERY_LINE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 40
+
+
 # The third signal ends the process, whatever it is doing
 
 # Reading a directory is what goes on for ever here, as it does on a file system that hangs or has no end.

@@ -90,7 +90,7 @@ class LocalExecutor:
         os.set_blocking(self._wake_write, False)
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._poll.register(self._wake_read, select.POLLIN)
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a signal is handled at any instruction of this thread, and wakes us
         self._leftovers: OrphanReaper | None = None
         self.watchdogs = Watchdogs(life)
         self._watched: set[int] = set()  # descriptors that become readable when a watchdog dies
@@ -162,9 +162,9 @@ class LocalExecutor:
         self._order.close()
         self._pool.close()
         with self._closing:
-            for fd in (self._wake_read, self._wake_write, self._null):
-                os.close(fd)
-            self._wake_write = -1
+            ends, self._wake_write = (self._wake_read, self._wake_write, self._null), -1
+        for fd in ends:
+            os.close(fd)
 
     # Processes
 
