@@ -592,6 +592,9 @@ class Model:
             inner = mode
             if mode in {"open", "cut"} and item is not None and item.status in {"completed", "skipped"}:
                 inner = "settled"
+            if mode == "settled" and item is not None and item.status == "failed":
+                lost = [unit for unit in self._lost_inside(step, path) if unit[1].startswith(key)]
+                inner = "open" if lost else mode  # it goes on for that, and tries again what failed in it
             if is_folded(step):
                 results = {step.body[0].id: self._step(step.body[0], path, key, words, inner, churn)}
             else:
