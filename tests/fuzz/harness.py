@@ -399,6 +399,8 @@ class Harness:
             record = self.model.records.get((step.id, ""))
             if step.kind != "map" or record is None or record.loose or record.status not in {"failed", "completed"}:
                 continue
+            if record.anew:
+                continue  # marked a moment ago: nothing is left of what it had done
             failed = [
                 key
                 for (path, key), one in self.model.records.items()
