@@ -115,6 +115,7 @@ class Harness:
         self.cleanups_owed: set[Unit] = set()  # of failures in an invocation that was struck, until they have run
         self.marked_failed: set[str] = set()  # hooks of steps of which a person said that they failed
         self.fail_fast = False
+        self.keeping = False  # the present invocation has `--changes keep`
         self.budget = 0
         self.damaged = False  # checkpoint.json, since the last invocation that wrote one
 
@@ -1116,6 +1117,7 @@ class Harness:
 
     def adopt(self, prediction: Prediction, done: Invocation, options: Options) -> None:
         model = self.model
+        self.keeping = options.keep
         saw = {one.unit: one.saw for one in done.ledger.starts}
         if not done.struck and done.code in {0, 1, 5}:
             model.broken = {
@@ -1175,6 +1177,7 @@ class Harness:
         given_up = given_up or (kind == "step-marked" and event["status"] != "completed")
         if given_up and place.step.body:
             self.forget(event["step"], unit[1])
+            record.definition = ""
         if kind == "step-marked":  # there is nothing left to compare what it produces with, now or later
             for later in model._closure(unit[0].split("/")[0]) - {unit[0].split("/")[0]}:
                 if (later, "") in model.records:
@@ -1198,7 +1201,8 @@ class Harness:
         if kind == "step-started":
             record.status, record.anew = "running", False
             record.loose = False
-            record.definition = place.step.definition()
+            if not (self.keeping and place.step.body and record.definition):  # else a later plan finds the edit again
+                record.definition = place.step.definition()
         elif kind in {"step-completed", "step-inherited"}:
             record.status, record.hands = "completed", event.get("outputs") or {}
             record.saw = saw.get(place.unit, record.saw)
