@@ -246,6 +246,31 @@ def test_a_stated_type_is_the_type(row: Row) -> None:
     assert choices or not re.fullmatch(r"(`\w+`(, )?)+", row.type)
 
 
+def may_hold_expressions(row: Row) -> bool:
+    return re.search("template|script|expression", row.type) is not None
+
+
+def is_judged_elsewhere(row: Row) -> bool:
+    """Whether the loader finds a wrong name in an option of another type: in parts that have rows of their own, or too strictly."""
+    if row.heading == "Artifacts and inputs":
+        return row.option != "path"  # names are checked in all of an artifact, and filled in in its path alone
+    return row.option in ("steps", "write", "inputs", "artifacts")
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if may_hold_expressions(row) or not is_judged_elsewhere(row)], ids=ids
+)
+def test_expressions_may_stand_where_the_type_says(row: Row, tmp_path: Path) -> None:
+    value = "{x: '${{ params.nope }}'}" if row.type.startswith("mapping of") else "${{ params.nope }}"
+    problems = ""
+    try:
+        loaded(pipeline(row, f"{row.option}: {value}"), tmp_path)
+    except PipelineInvalid as error:
+        problems = str(error)
+
+    assert ("no param `nope`" in problems) == may_hold_expressions(row), problems
+
+
 def rows_of(first: str, heading: str) -> list[list[str]]:
     (found,) = [rows[2:] for name, rows in tables() if name == heading and rows[0][0] == first]
     return found
