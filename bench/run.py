@@ -24,7 +24,6 @@ from pathlib import Path
 import rerail
 from rerail import api
 from rerail.artifacts.audit import Auditor
-from rerail.artifacts.content_store import ContentStore
 from rerail.artifacts.paths import ProjectPaths as Files
 from rerail.artifacts.seal import SealEnv, seal
 from rerail.core.checkpoint import checkpoint_of
@@ -32,6 +31,7 @@ from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, Run, RunOptions, Step
 from rerail.core.state import RunState, UnitState
 from rerail.stores import snapshots
+from rerail.stores.content_store import ContentStore
 from rerail.stores.directory import DirectoryStore
 
 PAIR_BYTES = 360  # one completed and one started record, as they really are

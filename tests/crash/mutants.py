@@ -419,7 +419,7 @@ MUTANTS = (
     ),
     Mutant(
         name="copies-are-collected-beside-a-live-run",
-        file="artifacts/content_store.py",
+        file="stores/content_store.py",
         old='"lock"), alone=True)',
         new='"lock"))',
         tests=("tests/crash/test_survivors.py::test_nothing_that_a_live_run_may_need_is_removed",),

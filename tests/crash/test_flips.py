@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rerail.app.runs import summaries
-from rerail.artifacts.content_store import ContentStore
 from rerail.errors import StateError
+from rerail.stores.content_store import ContentStore
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project
 from tests.crash.figures import figure

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rerail import api
-from rerail.artifacts.content_store import ContentStore
 from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.errors import RerailError
+from rerail.stores.content_store import ContentStore
 from rerail.stores.directory import DirectoryStore
 from tests.crash.figures import figure
 from tests.crash.figures import states as explored

@@ -234,7 +234,7 @@ def run_audit(pipeline: Pipeline, state: RunState, place: ProjectPaths, run_dir:
     if request.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
         return Audit()
     from rerail.artifacts.audit import Auditor
-    from rerail.artifacts.content_store import objects_of
+    from rerail.stores.content_store import objects_of
 
     return Auditor(place, objects_of(run_dir), request.verify, request.progress).audit(pipeline, state)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def relied_on(run_dir: str) -> Iterator[None]:
     """While this lasts nothing is collected from the content store that a run may restore from."""
-    from rerail.artifacts.content_store import objects_of
+    from rerail.stores.content_store import objects_of
 
     objects = objects_of(run_dir)
     if objects is None or not os.path.isdir(objects.root):
@@ -44,8 +44,8 @@ def mend(ready: ResumePlan, run_dir: str, announce: Callable[[ResumePlan], None]
     """Restore and quarantine; what cannot be restored after all makes another plan, which is announced too."""
     done: list[Restored] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
-        from rerail.artifacts.content_store import objects_of
         from rerail.artifacts.restore import Restorer
+        from rerail.stores.content_store import objects_of
 
         mender = Restorer(ready.place, objects_of(run_dir), run_dir, ready.run_id, ready.mask)
         done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
@@ -105,9 +105,9 @@ def sealed_now(
     step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
     if step is None or not (step.artifacts or step.inputs):
         return {}
-    from rerail.artifacts.content_store import objects_of
     from rerail.artifacts.seal import ArtifactInvalid, SealEnv, examine, seal
     from rerail.artifacts.worker import staging_of
+    from rerail.stores.content_store import objects_of
 
     header, run_dir = recording.header, store.directory(recording.header.run_id)
     scope = scope_of(recording, run_dir)

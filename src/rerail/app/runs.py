@@ -187,7 +187,7 @@ def collect_copies(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> t
 
     Raises BlockingIOError if a run that is going on may need them.
     """
-    from rerail.artifacts.content_store import ContentStore
+    from rerail.stores.content_store import ContentStore
 
     objects = ContentStore(os.path.join(store.root, "objects"))
 

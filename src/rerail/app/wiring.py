@@ -18,7 +18,6 @@ from rerail.adapters import git, item_sources, regex
 from rerail.adapters.clock import LocalZone, SystemClock
 from rerail.app.traces import invocation_of, process_tag
 from rerail.artifacts import paths
-from rerail.artifacts.content_store import objects_of
 from rerail.artifacts.worker import Contested, ThreadedArtifactWorker
 from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
 from rerail.core.inflight import in_flight
@@ -35,6 +34,7 @@ from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
 from rerail.ports import Reporter, RunWriter
+from rerail.stores.content_store import objects_of
 from rerail.stores.inbox import Inbox
 
 

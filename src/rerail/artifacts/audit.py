@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from rerail.artifacts.content_store import ContentStore
 from rerail.artifacts.paths import PathNotAllowed, ProjectPaths, find, stamp_of, to_path, to_text
 from rerail.artifacts.reading import ChangedWhileRead, ReadRequest, read
 from rerail.artifacts.seal import (
@@ -30,6 +29,7 @@ from rerail.core.model import Artifact, Pipeline, Step
 from rerail.core.planner import step_at, step_index
 from rerail.core.state import RunState, Unit, UnitState
 from rerail.errors import ArtifactUnreadable
+from rerail.stores.content_store import ContentStore
 from rerail.walker import is_pattern
 
 

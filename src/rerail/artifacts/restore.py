@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import msgspec
 
 from rerail.artifacts.audit import declared_of
-from rerail.artifacts.content_store import ContentStore
 from rerail.artifacts.paths import PathNotAllowed, ProjectPaths, stamp_of, to_path
 from rerail.artifacts.reading import ChangedWhileRead, ReadRequest, read
 from rerail.artifacts.seal import joint_stamp, other_stamps
@@ -22,6 +21,7 @@ from rerail.core.planner import step_at, step_index
 from rerail.core.state import RunState, Unit, name
 from rerail.durable import copies as durable_files
 from rerail.errors import ArtifactUnreadable
+from rerail.stores.content_store import ContentStore
 from rerail.walker import is_pattern
 
 

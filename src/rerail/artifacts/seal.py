@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import msgspec
 
-from rerail.artifacts.content_store import ContentStore, manifest_bytes
 from rerail.artifacts.paths import Match, PathNotAllowed, ProjectPaths, find, stamp_of, to_path, to_text
 from rerail.artifacts.reading import Cancelled, ChangedWhileRead, FileReading, ReadRequest, read
 from rerail.core.audit import AuditEntry
@@ -21,6 +20,7 @@ from rerail.core.events import ArtifactInternals, ArtifactRecord, InputRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
 from rerail.durable import copies as durable_files
+from rerail.stores.content_store import ContentStore, manifest_bytes
 from rerail.text import size_text
 
 WORKERS = min(8, (os.cpu_count() or 1) + 2)

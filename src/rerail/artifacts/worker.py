@@ -14,7 +14,6 @@ from datetime import datetime
 import msgspec
 
 from rerail.artifacts.audit import Auditor
-from rerail.artifacts.content_store import ContentStore
 from rerail.artifacts.paths import ProjectPaths
 from rerail.artifacts.reading import Cancelled
 from rerail.artifacts.restore import Restored, Restorer
@@ -28,6 +27,7 @@ from rerail.core.state import Unit, name
 from rerail.durable import new_dir, remove_tree
 from rerail.errors import RerailError
 from rerail.ports import FileCheck
+from rerail.stores.content_store import ContentStore
 from rerail.text import size_text
 
 SLOW = 1.0  # seconds after which it is worth a line

@@ -99,7 +99,7 @@ def _with_states(checkpoint: Checkpoint, store: DirectoryStore) -> Checkpoint:
     if not any(step.artifacts for step in checkpoint.steps):
         return checkpoint
     from rerail.artifacts.audit import state_of
-    from rerail.artifacts.content_store import objects_of
+    from rerail.stores.content_store import objects_of
 
     work_dir = os.path.join(base_dir(store), checkpoint.work_dir)
     objects = objects_of(store.path(checkpoint.run_id))

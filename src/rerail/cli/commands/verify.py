@@ -59,7 +59,7 @@ def _verified(store: DirectoryStore, run_id: str, *, files: bool) -> dict[str, A
 def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
     """What the completed steps of a run claim, and where that does not hold."""
     from rerail import api
-    from rerail.artifacts.content_store import ContentStore
+    from rerail.stores.content_store import ContentStore
 
     try:
         ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=base_dir(store)).shown
@@ -84,7 +84,7 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
 
 
 def _rotten(store: DirectoryStore) -> list[str]:
-    from rerail.artifacts.content_store import ContentStore
+    from rerail.stores.content_store import ContentStore
 
     objects = ContentStore(os.path.join(store.root, "objects"))
     return [sha256 for sha256 in objects.all() if objects.rotten(sha256)]
