@@ -31,7 +31,7 @@ from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, Run, RunOptions, Step
 from rerail.core.state import RunState, UnitState
 from rerail.stores import snapshots
-from rerail.stores.content_store import ContentStore
+from rerail.stores.content_store import DirectoryContentStore
 from rerail.stores.directory import DirectoryStore
 
 PAIR_BYTES = 360  # one completed and one started record, as they really are
@@ -297,11 +297,11 @@ def artifacts(place: Path, count: int, size: int, what: str) -> None:
         for _ in range(2)
     )
     home = Files(work_dir=str(place), root=str(place))
-    objects = ContentStore(str(place / ".rerail" / f"objects-{count}"))
-    objects.hold()
+    objects = DirectoryContentStore(str(place / ".rerail" / f"objects-{count}"))
+    objects.prepare()
     staging = place / f"staging-{count}"
     staging.mkdir()
-    means = SealEnv(place=home, objects=objects, staging=str(staging))
+    means = SealEnv(place=home, content=objects, staging=str(staging))
     path = directory.name
     plain = seconds(lambda: seal([Artifact(path=path, keep=False)], means))
     sealed: list[ArtifactRecord] = []
@@ -321,7 +321,6 @@ def artifacts(place: Path, count: int, size: int, what: str) -> None:
         ("audit, fast", audits["fast"]),
     ):
         row(name, spent, hashing, "ms", f"x {spent / reading:5.2f} of the read")
-    objects.release()
     shutil.rmtree(directory)
 
 

@@ -32,7 +32,7 @@ from rerail.app.planning import (
     refuse_secrets,
     started,
 )
-from rerail.app.restore import mend, mending_events, relied_on
+from rerail.app.restore import mend, mending_events
 from rerail.app.traces import end_processes, ended_words, hiding, present_secrets, process_tag
 from rerail.core.events import RunResumed, RunStarted
 from rerail.core.model import Pipeline, RunHeader, RunOptions
@@ -99,7 +99,7 @@ def start_pipeline(
     params = params_of(pipeline, request.params)
     header = header_of(pipeline, request, params, now, base_dir)
     refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
-    files = place_of(absolute(header.work_dir, base_dir), base_dir, store.directory(header.run_id))
+    files = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
     refuse_misplaced(pipeline, files, request.pipeline_path)
     claims = PathClaims(store, pipeline, header, files.work_dir, allow_concurrent=request.allow_concurrent)
     log: RunWriter | None = None
@@ -119,6 +119,7 @@ def start_pipeline(
             until=request.until,
             mask=mask,
             files=files,
+            content=store.content,
             contested=claims.contested,
             wait=request.wait,
             ask=request.ask,
@@ -148,7 +149,7 @@ def resume(
     relying = contextlib.ExitStack()
     try:
         recording = log.recording
-        relying.enter_context(relied_on(log.directory))
+        relying.enter_context(store.content.pinned())
         _end_leftovers(log, reporters)  # before anything is looked at: they could still write
         ready = plan_resume(store, recording, request, base_dir)
         if ready.finished:
@@ -166,7 +167,7 @@ def resume(
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
         with hiding(mask):
-            ready, done = mend(ready, log.directory, teller.announce)
+            ready, done = mend(ready, store.content, log, teller.announce)
         teller.narrate(ready, done)
         if ready.refreeze:
             log.freeze_pipeline(ready.text)
@@ -177,6 +178,7 @@ def resume(
             until=request.until,
             mask=mask,
             files=ready.place,
+            content=store.content,
             contested=claims.contested,
             mended=mending_events(ready, done, opening.at),
             spared=ready.audit.taken_over,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -33,7 +34,79 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
 
 
-class RunWriter(Protocol):
+class ContentStore(Protocol):
+    """Copies of files by SHA-256, shared by all runs of a store. Threads may use it at the same time.
+
+    A copy may rot where it lies: it counts only once its digest has been compared.
+    """
+
+    def has(self, sha256: str) -> bool:
+        """Say whether there is a copy, without proving it."""
+
+    def defect(self, sha256: str) -> str:
+        """Prove a copy. Return why it cannot be used (missing, unreadable, damaged), or '' if it can."""
+
+    def has_room(self, size: int) -> bool:
+        """Say whether so many bytes more may be kept; if so, they count as kept from now on."""
+
+    def publish(self, staged: Iterable[tuple[str, str]]) -> None:
+        """Take finished files in, as pairs of path and digest; durable on return. Raises OSError.
+
+        The files are in the staging directory of a run; they are gone from there afterwards. A copy that is there
+        already is replaced.
+        """
+
+    def open(self, sha256: str) -> int:
+        """Open a copy for reading; return a descriptor of a regular file at its beginning. Raises OSError.
+
+        Nothing is proved: who reads it takes the digest. The caller closes it.
+        """
+
+    def read(self, sha256: str) -> bytes | None:
+        """Return a small copy whole; None if it is missing, unreadable or damaged."""
+
+    def digests(self) -> Iterator[str]:
+        """Yield the digest of every copy, in order."""
+
+    def pinned(self) -> AbstractContextManager[None]:
+        """Keep every copy that is there now from being collected, by whatever process, while this lasts."""
+
+    def collect(self, find_live: Callable[[], Container[str]], *, dry_run: bool) -> tuple[int, int]:
+        """Remove the copies that are not live; return how many, and how many bytes. Raises BlockingIOError while pinned.
+
+        `find_live` is called while nothing can be published: a run that begins, seals and completes meanwhile has to
+        wait before it seals, so none can refer to a copy that the answer does not name.
+        """
+
+
+class RunFiles(Protocol):
+    """The files of a run owned by this process, as far as steps and artifacts have to do with them."""
+
+    @property
+    def directory(self) -> str:
+        """The directory that steps are told about (RERAIL_RUN_DIR); '' if the run has none."""
+
+    def staging(self) -> AbstractContextManager[str]:
+        """Make an empty local directory for copies that are not finished, from which they are published.
+
+        While this lasts the content store is pinned. Left-overs of earlier invocations are gone.
+        """
+
+    def quarantine(self, path: str, name: str) -> str:
+        """Move whatever stands at a real path out of the way and keep it with the run. Raises OSError.
+
+        Return where it is, as people find it: relative to the run's directory if it has one. `name` says what it was.
+        Durable on return, and never in neither place. Threads may call it at the same time.
+        """
+
+    def save_results(self, name: str, lines: Iterable[bytes]) -> str:
+        """Keep the results of a map, whole or not at all; return where steps find them as a file. Raises OSError."""
+
+    def open_log(self, name: str) -> int:
+        """Open the log with that name to append to it; return a descriptor, which the caller closes. Raises OSError."""
+
+
+class RunWriter(RunFiles, Protocol):
     """A run owned by this process: the only handle that can change it."""
 
     @property
@@ -47,10 +120,6 @@ class RunWriter(Protocol):
     @property
     def former_identity(self) -> str:
         """What it was named until this process took it over, if it was one with a copy then (hard links); else ''."""
-
-    @property
-    def directory(self) -> str:
-        """Where the run's files are, for its steps; '' if it has none."""
 
     @property
     def degraded(self) -> str:
@@ -79,18 +148,20 @@ class RunWriter(Protocol):
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
         """The durable records of these kinds about a step, from a position on, oldest first."""
 
-    def save_results(self, name: str, lines: Iterable[bytes]) -> str:
-        """Keep the results of a map as a file, whole or not at all; where it is. Raises OSError."""
-
-    def open_log(self, name: str) -> int:
-        """A file descriptor for what an attempt prints; raises OSError. The caller closes it."""
-
     def close(self) -> None:
         """Give up ownership. Idempotent."""
 
 
 class Store(Protocol):
     """Where runs live."""
+
+    @property
+    def root(self) -> str:
+        """The local directory that holds all state, in which no artifact may be; '' if there is none."""
+
+    @property
+    def content(self) -> ContentStore:
+        """Copies of artifacts, shared by all runs."""
 
     def create(self, header: RunHeader, pipeline: bytes) -> RunWriter:
         """Create a run and own it from birth; durable on return. Raises RunExists."""

@@ -13,7 +13,7 @@ import pytest
 
 from rerail.app.runs import summaries
 from rerail.errors import StateError
-from rerail.stores.content_store import ContentStore
+from rerail.stores.content_store import DirectoryContentStore
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project
 from tests.crash.figures import figure
@@ -97,15 +97,15 @@ def test_the_index_is_believed_only_if_it_is_true(failed: Project) -> None:
 @pytest.mark.scenario("E6")
 def test_a_copy_in_the_content_store_is_used_only_if_it_is_whole(failed: Project) -> None:
     place = failed.root / ".rerail" / "objects"
-    objects = ContentStore(str(place))
+    objects = DirectoryContentStore(str(place))
     kept = [path for path in place.rglob("*") if path.is_file() and len(path.name) > 40]
     assert len(kept) >= 3  # two files and the list of them
     for path in kept:
         digest = next(part for part in (path.name, path.parent.name + path.name) if len(part) == 64)
-        assert objects.rotten(digest) == ""
+        assert objects.defect(digest) == ""
 
         def holds(digest: str = digest) -> None:
-            assert objects.rotten(digest) or objects.manifest(digest) is None
+            assert objects.defect(digest) or objects.read(digest) is None
 
         figure("T5", "flips of other state files, none of them believed", sweep(path, holds))
 

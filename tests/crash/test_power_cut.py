@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from rerail import api
+from rerail.artifacts.manifest import read_manifest
 from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.errors import RerailError
-from rerail.stores.content_store import ContentStore
+from rerail.stores.content_store import DirectoryContentStore
 from rerail.stores.directory import DirectoryStore
 from tests.crash.figures import figure
 from tests.crash.figures import states as explored
@@ -149,14 +150,14 @@ def judge_claims(place: str, notes: Sequence[str]) -> str:
 
 
 def _broken(place: Path, records: Sequence[ArtifactRecord]) -> list[str]:
-    objects = ContentStore(str(place / "state" / "objects"))
+    objects = DirectoryContentStore(str(place / "state" / "objects"))
     bad = []
     for record in records:
-        entries = [record] if record.kind == "file" else objects.manifest(record.internal.manifest)
+        entries = [record] if record.kind == "file" else read_manifest(objects, record.internal.manifest)
         for entry in [entry for entry in entries or () if entry.kind == "file"] or [record]:
             path = place / entry.path
             if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != entry.sha256:
                 bad.append(f"{entry.path} is not what the journal says")
-            if record.internal.kept and objects.rotten(entry.sha256):
+            if record.internal.kept and objects.defect(entry.sha256):
                 bad.append(f"no copy of {entry.path}")
     return bad

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from rerail.artifacts.content_store import DEFAULT_KEEP
+from rerail.artifacts.seal import DEFAULT_KEEP
 from rerail.core import model
 from rerail.core.expressions.sandbox import FILTERS, METHODS, TESTS
 from rerail.errors import PipelineInvalid

@@ -24,7 +24,6 @@ from rerail.app.planning import (
     run_audit,
     started,
 )
-from rerail.app.restore import relied_on
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepInherited, StepInvalidated
 from rerail.core.graph import downstream, topological
@@ -74,7 +73,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     state = fold(enumerate((opening, *adopted), 1))
     wishes = PlanOptions(start=request.start)
     wanted = ResumeRequest(verify="full" if look else None)
-    audit = run_audit(pipeline, state, origin.place, store.directory(header.run_id), wanted)
+    audit = run_audit(pipeline, state, origin.place, store.content, wanted)
     ready = ResumePlan(
         run_id=header.run_id,
         recording=LoadedRun(header=header, state=state),
@@ -184,7 +183,7 @@ def create_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir
     Nothing is collected from the content store between reading the parent, which may be pruned at any moment, and the
     record that the fork refers to its copies too.
     """
-    with relied_on(store.directory(parent_id)):
+    with store.content.pinned():
         fork = plan_fork(store, parent_id, request, base_dir=base_dir, look=False)
         header = fork.ready.recording.header
         log = store.create(header, fork.ready.text)

@@ -51,7 +51,7 @@ def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_di
             _refuse_past_iterations(log.recording.state, unit, run_id)
         files: dict[str, Any] = {}
         if status == "completed" and item is None and "/" not in step:
-            files = sealed_now(store, log.recording, step, base_dir, until)
+            files = sealed_now(store, log, step, base_dir, until)
         events: list[Event] = [StepMarked(at=now, step=step, item=item, status=status, by=by, **files)]
         if known.status == "running":  # recorded so by a life that is over
             seen = last_traces(store, log.recording, process_tag(log)).get(unit)

@@ -31,7 +31,7 @@ from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState, Unit
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
-from rerail.ports import LoadedRun, Store
+from rerail.ports import ContentStore, LoadedRun, Store
 from rerail.version import VERSION
 
 if TYPE_CHECKING:  # commands that only list and show start without it
@@ -154,12 +154,11 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
         _refuse_changes(pipeline, frozen, path, header.run_id)
     from rerail.artifacts.paths import place_of
 
-    run_dir = store.directory(header.run_id)
-    place = place_of(absolute(header.work_dir, base_dir), base_dir, run_dir)
+    place = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
     if request.verify is not None:
         refuse_misplaced(pipeline, place, path)
     with hiding(mask):
-        audit = run_audit(pipeline, state, place, run_dir, request)
+        audit = run_audit(pipeline, state, place, store.content, request)
     wishes = _wishes(request, last_traces(store, recording))
     if request.changes != "keep" and not audit.flaws:
         relisted = _relisted(store, recording, pipeline, place)
@@ -229,14 +228,15 @@ def scope_of(recording: LoadedRun, run_dir: str) -> Scope:
     return Scope(params=header.params, env=os.environ, steps=StepResults(state), run=run)
 
 
-def run_audit(pipeline: Pipeline, state: RunState, place: ProjectPaths, run_dir: str, request: ResumeRequest) -> Audit:
+def run_audit(
+    pipeline: Pipeline, state: RunState, place: ProjectPaths, content: ContentStore, request: ResumeRequest
+) -> Audit:
     """What is really on disk of what completed steps claim, and of what they had read."""
     if request.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
         return Audit()
     from rerail.artifacts.audit import Auditor
-    from rerail.stores.content_store import objects_of
 
-    return Auditor(place, objects_of(run_dir), request.verify, request.progress).audit(pipeline, state)
+    return Auditor(place, content, request.verify, request.progress).audit(pipeline, state)
 
 
 def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:

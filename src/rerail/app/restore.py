@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,36 +17,21 @@ from rerail.core.expressions.render import filled
 from rerail.core.planner import plan
 from rerail.core.state import Unit
 from rerail.errors import UsageError
-from rerail.ports import LoadedRun, Store
+from rerail.ports import ContentStore, RunFiles, RunWriter, Store
 
 if TYPE_CHECKING:
     from rerail.artifacts.restore import Restored
 
 
-@contextlib.contextmanager
-def relied_on(run_dir: str) -> Iterator[None]:
-    """While this lasts nothing is collected from the content store that a run may restore from."""
-    from rerail.stores.content_store import objects_of
-
-    objects = objects_of(run_dir)
-    if objects is None or not os.path.isdir(objects.root):
-        yield
-        return
-    objects.hold()
-    try:
-        yield
-    finally:
-        objects.release()
-
-
-def mend(ready: ResumePlan, run_dir: str, announce: Callable[[ResumePlan], None]) -> tuple[ResumePlan, list[Restored]]:
+def mend(
+    ready: ResumePlan, content: ContentStore, files: RunFiles, announce: Callable[[ResumePlan], None]
+) -> tuple[ResumePlan, list[Restored]]:
     """Restore and quarantine; what cannot be restored after all makes another plan, which is announced too."""
     done: list[Restored] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
         from rerail.artifacts.restore import Restorer
-        from rerail.stores.content_store import objects_of
 
-        mender = Restorer(ready.place, objects_of(run_dir), run_dir, ready.run_id, ready.mask)
+        mender = Restorer(ready.place, content, files, ready.run_id, ready.mask)
         done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
         if not mender.failed:
             break
@@ -94,27 +78,23 @@ def mending_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
     return tuple(events)
 
 
-def sealed_now(
-    store: Store, recording: LoadedRun, step_id: str, base_dir: str, until: contextlib.ExitStack
-) -> dict[str, Any]:
+def sealed_now(store: Store, log: RunWriter, step_id: str, base_dir: str, until: contextlib.ExitStack) -> dict[str, Any]:
     """What a person vouches for by marking a step completed: its artifacts and inputs as they stand now.
 
     Nothing of it is collected `until` it is recorded.
     """
+    recording = log.recording
     ready = plan_resume(store, recording, ResumeRequest(verify=None), base_dir)
     step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
     if step is None or not (step.artifacts or step.inputs):
         return {}
     from rerail.artifacts.seal import ArtifactInvalid, SealEnv, examine, seal
-    from rerail.artifacts.worker import staging_of
-    from rerail.stores.content_store import objects_of
 
-    header, run_dir = recording.header, store.directory(recording.header.run_id)
-    scope = scope_of(recording, run_dir)
-    objects = objects_of(run_dir)
-    staging = until.enter_context(staging_of(objects, run_dir))
+    header = recording.header
+    scope = scope_of(recording, log.directory)
+    staging = until.enter_context(log.staging())
     mask = mask_of(ready.pipeline, recording.state.options if recording.state.seq else header.options)
-    means = SealEnv(place=ready.place, objects=objects, staging=staging, mask=mask)
+    means = SealEnv(place=ready.place, content=store.content, staging=staging, mask=mask)
     try:
         artifacts = seal(filled(step.artifacts, scope), means).records
         return {"artifacts": artifacts, "inputs": examine(filled(step.inputs, scope), means)}

@@ -187,9 +187,9 @@ def collect_copies(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> t
 
     Raises BlockingIOError if a run that is going on may need them.
     """
-    from rerail.stores.content_store import ContentStore
+    from rerail.artifacts.manifest import read_manifest
 
-    objects = ContentStore(os.path.join(store.root, "objects"))
+    content = store.content
 
     def find_live() -> set[str]:
         live: set[str] = set()
@@ -200,10 +200,10 @@ def collect_copies(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> t
                 for record in unit.artifacts:
                     live |= {record.sha256, record.internal.manifest}
                     if record.internal.manifest:
-                        live.update(entry.sha256 for entry in objects.manifest(record.internal.manifest) or ())
+                        live.update(entry.sha256 for entry in read_manifest(content, record.internal.manifest) or ())
         return live
 
-    return objects.collect(find_live, dry_run=dry_run)
+    return content.collect(find_live, dry_run=dry_run)
 
 
 def tree_bytes(path: str) -> int:

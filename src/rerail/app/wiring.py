@@ -33,8 +33,7 @@ from rerail.engine.stall_monitor import StallMonitor
 from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
-from rerail.ports import Reporter, RunWriter
-from rerail.stores.content_store import objects_of
+from rerail.ports import ContentStore, Reporter, RunWriter
 from rerail.stores.inbox import Inbox
 
 
@@ -46,6 +45,7 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
     until: str
     mask: Mask
     files: paths.ProjectPaths
+    content: ContentStore
     mended: tuple[Event, ...] = ()
     spared: frozenset[str] = frozenset()
     retry: frozenset[Unit] = frozenset()
@@ -135,8 +135,7 @@ def execute(
         retry=place.retry,
         changes=place.changes,
     )
-    objects = objects_of(log.directory)
-    worker = ThreadedArtifactWorker(place.files, objects, log.directory, place.mask, executor.wake, place.contested)
+    worker = ThreadedArtifactWorker(place.files, place.content, log, place.mask, executor.wake, place.contested)
     watchdogs = executor.watchdogs
     heard, leave = (watchdogs.signals, watchdogs.leave) if processes.only_steps else (-1, -1)
     if processes.only_steps:  # they are to count signals before the first process, too

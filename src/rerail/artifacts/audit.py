@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from rerail.artifacts.manifest import read_manifest
 from rerail.artifacts.paths import PathNotAllowed, ProjectPaths, find, stamp_of, to_path, to_text
 from rerail.artifacts.reading import ChangedWhileRead, ReadRequest, read
 from rerail.artifacts.seal import (
@@ -29,7 +30,7 @@ from rerail.core.model import Artifact, Pipeline, Step
 from rerail.core.planner import step_at, step_index
 from rerail.core.state import RunState, Unit, UnitState
 from rerail.errors import ArtifactUnreadable
-from rerail.stores.content_store import ContentStore
+from rerail.ports import ContentStore
 from rerail.walker import is_pattern
 
 
@@ -46,12 +47,12 @@ class Auditor:
     def __init__(
         self,
         place: ProjectPaths,
-        objects: ContentStore | None,
+        content: ContentStore,
         depth: Depth = "full",
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._place = place
-        self._objects = objects
+        self._content = content
         self._depth = depth
         self._progress = progress
         self._known: dict[str, str] = {}
@@ -125,7 +126,7 @@ class Auditor:
             AuditEntry(path=record.path, size=record.size, sha256=record.sha256, mode=record.internal.mode)
         ]
         if record.kind == "tree":
-            entries = self._objects.manifest(record.internal.manifest) if self._objects else None
+            entries = read_manifest(self._content, record.internal.manifest)
         if entries is None:
             return self._without_manifest(record, declared, temporary=temporary)
         top = "" if record.kind == "file" or is_pattern(record.path) else self._full(record.path)
@@ -265,9 +266,9 @@ class Auditor:
         return AuditFinding() if to_text(os.readlink(full)) == entry.target else AuditFinding(condition="changed")
 
     def _restorable(self, entry: AuditEntry, what: AuditFinding) -> bool:
-        if what.condition is None or what.condition == "fails its checks" or self._objects is None:
+        if what.condition is None or what.condition == "fails its checks":
             return False
-        return entry.kind != "file" or self._objects.rotten(entry.sha256) == ""
+        return entry.kind != "file" or not self._content.defect(entry.sha256)
 
     def _contested(self, flaws: dict[Unit, tuple[Flaw, ...]], state: RunState) -> dict[Unit, tuple[Flaw, ...]]:
         """Say of each flaw which steps completed later and claim the same path."""
@@ -289,8 +290,8 @@ class Auditor:
         for record in records:
             if record.kind == "file":
                 found |= {record.path} & wanted
-            elif self._objects is not None and not is_out_of_reach(record.path, wanted):
-                found |= {entry.path for entry in self._objects.manifest(record.internal.manifest) or ()} & wanted
+            elif not is_out_of_reach(record.path, wanted):
+                found |= {entry.path for entry in read_manifest(self._content, record.internal.manifest) or ()} & wanted
         return found
 
 
@@ -333,11 +334,11 @@ def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:
     )
 
 
-def state_of(record: ArtifactRecord, work_dir: str, objects: ContentStore | None) -> str:
+def state_of(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
     """intact, missing, empty, truncated, changed, wrong type; `touched` if only reading it could tell."""
     full = os.path.join(work_dir, to_path(record.path))
     if record.kind == "tree":
-        return _tree(record, work_dir, objects)
+        return _tree(record, work_dir, content)
     try:
         status = os.lstat(full)
     except OSError:
@@ -351,11 +352,11 @@ def state_of(record: ArtifactRecord, work_dir: str, objects: ContentStore | None
     return "touched"
 
 
-def _tree(record: ArtifactRecord, work_dir: str, objects: ContentStore | None) -> str:
+def _tree(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
     full = os.path.join(work_dir, to_path(record.path))
     if not is_pattern(record.path) and not os.path.lexists(full):
         return "missing"
-    entries = objects.manifest(record.internal.manifest) if objects else None
+    entries = read_manifest(content, record.internal.manifest)
     if entries is None:
         return "unproved"
     try:

@@ -59,11 +59,10 @@ class ProjectPaths(msgspec.Struct, frozen=True, kw_only=True):
         return to_text(os.path.relpath(full, work_dir) if _inside(full, root) or _inside(full, work_dir) else full)
 
 
-def place_of(work_dir: str, base_dir: str, run_dir: str) -> ProjectPaths:
+def place_of(work_dir: str, base_dir: str, state: str) -> ProjectPaths:
     """The place of a run's artifacts: the project is what the state directory stands in, if the pipeline is there too."""
     work = os.path.abspath(work_dir)
     base = os.path.abspath(base_dir) if base_dir else work
-    state = os.path.dirname(os.path.dirname(run_dir)) if run_dir else ""
     return ProjectPaths(work_dir=work, root=base if _inside(work, base) else work, state=state)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rerail.artifacts.audit import declared_of
+from rerail.artifacts.manifest import read_manifest
 from rerail.artifacts.paths import PathNotAllowed, ProjectPaths, stamp_of, to_path
 from rerail.artifacts.reading import ChangedWhileRead, ReadRequest, read
 from rerail.artifacts.seal import joint_stamp, other_stamps
@@ -21,7 +22,7 @@ from rerail.core.planner import step_at, step_index
 from rerail.core.state import RunState, Unit, name
 from rerail.durable import copies as durable_files
 from rerail.errors import ArtifactUnreadable
-from rerail.stores.content_store import ContentStore
+from rerail.ports import ContentStore, RunFiles
 from rerail.walker import is_pattern
 
 
@@ -30,7 +31,7 @@ class Restored(msgspec.Struct, kw_only=True):
 
     unit: Unit
     restored: tuple[Flaw, ...] = ()
-    quarantined: dict[str, str] = {}  # path → where it is now, relative to the run directory
+    quarantined: dict[str, str] = {}  # path → where it is now, as the store names it
     artifacts: tuple[ArtifactRecord, ...] = ()
 
 
@@ -38,14 +39,13 @@ class Restorer:
     """Carries out what a plan says about files."""
 
     def __init__(
-        self, place: ProjectPaths, objects: ContentStore | None, run_dir: str, run_id: str, mask: Mask | None = None
+        self, place: ProjectPaths, content: ContentStore, files: RunFiles, run_id: str, mask: Mask | None = None
     ) -> None:
         self._place = place
-        self._objects = objects
-        self._run_dir = run_dir
+        self._content = content
+        self._files = files
         self._run_id = run_id
         self._mask = mask
-        self._shelf = ""
         self._modes: dict[str, int] = {}  # of directories that were made again
         self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
 
@@ -101,21 +101,10 @@ class Restorer:
             self.failed[flaw.path] = f"cannot be restored: {error}"
 
     def _quarantine(self, name: str, real: str) -> str:
-        """Move what stands at a real path into the run directory; where it is. Raises ValueError if it holds a secret."""
+        """Move what stands at a real path into quarantine; where it is. Raises ValueError if it holds a secret."""
         if self._mask and _holds_secret(real, self._mask):
             raise ValueError("it holds a secret, and what is in the state directory never does")
-        if not self._shelf:
-            shelves = os.path.join(self._run_dir, "quarantine")
-            taken = len(os.listdir(shelves)) if os.path.isdir(shelves) else 0
-            self._shelf = os.path.join(shelves, f"{taken + 1:04d}")
-        inside = "/".join(part for part in to_path(name).split("/") if part not in ("", ".", ".."))
-        target = os.path.join(self._shelf, inside)
-        number = 1
-        while os.path.lexists(target):
-            number += 1
-            target = os.path.join(self._shelf, f"{inside}.{number}")
-        durable_files.set_aside(real, target)
-        return os.path.relpath(target, self._run_dir)
+        return self._files.quarantine(real, to_path(name))
 
     def _top(self, flaw: Flaw) -> str:
         """The directory whose inside was sealed without a link in it; '' if it was no directory."""
@@ -143,8 +132,7 @@ class Restorer:
         elif entry.kind == "link":
             durable_files.place_link(real, to_path(entry.target))
         else:
-            assert self._objects is not None
-            fd = durable_files.open_regular(self._objects.path(entry.sha256))
+            fd = self._content.open(entry.sha256)
             try:
                 durable_files.place_copy(fd, real, entry.mode, entry.sha256, self._run_id)
             finally:
@@ -156,7 +144,7 @@ class Restorer:
             if record.kind == "file":
                 stamp = stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(record.path))))
                 return record.with_internal(stamp=stamp)
-            entries = (self._objects.manifest(record.internal.manifest) if self._objects else None) or []
+            entries = read_manifest(self._content, record.internal.manifest) or []
             stamps = [
                 (one.path, stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(one.path)))))
                 for one in entries

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from rerail.artifacts.manifest import manifest_bytes, write_manifest
 from rerail.artifacts.paths import Match, PathNotAllowed, ProjectPaths, find, stamp_of, to_path, to_text
 from rerail.artifacts.reading import Cancelled, ChangedWhileRead, FileReading, ReadRequest, read
 from rerail.core.audit import AuditEntry
@@ -20,9 +21,10 @@ from rerail.core.events import ArtifactInternals, ArtifactRecord, InputRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
 from rerail.durable import copies as durable_files
-from rerail.stores.content_store import ContentStore, manifest_bytes
+from rerail.ports import ContentStore
 from rerail.text import size_text
 
+DEFAULT_KEEP = 256 << 20  # bytes of a file up to which it is kept without being asked for
 WORKERS = min(8, (os.cpu_count() or 1) + 2)
 LARGE = 1 << 18  # bytes of a file from which on threads help: below, the interpreter is what they would wait for
 
@@ -38,7 +40,7 @@ class SealEnv(msgspec.Struct, kw_only=True):
     """What sealing works with."""
 
     place: ProjectPaths
-    objects: ContentStore | None = None
+    content: ContentStore | None = None
     staging: str = ""  # a directory on the file system of the content store
     mask: Mask | None = None
     progress: Callable[[int], None] = lambda _: None
@@ -117,19 +119,19 @@ def _sealed(artifact: Artifact, found: Match, means: SealEnv, warnings: list[str
 def _readings(artifact: Artifact, found: Match, means: SealEnv) -> list[tuple[FileReading, str]]:
     """Every file's reading, and where its copy was staged."""
     schema = os.path.join(means.place.work_dir, artifact.schema) if artifact.schema else ""
-    objects = means.objects
+    content = means.content
 
     def one(file: tuple[str, str]) -> tuple[FileReading, str]:
         size = os.lstat(file[1]).st_size
         staged = ""
-        if objects is not None and objects.wanted(artifact, size) and objects.room(size):
+        if content is not None and is_to_be_kept(artifact, size) and content.has_room(size):
             staged = os.path.join(means.staging, f"{next(_numbers)}")
         demand = ReadRequest(
             checks=artifact,
             schema=schema,
             staged=staged,
             mask=means.mask,
-            known=objects.is_sound if objects else lambda _: False,
+            known=lambda sha256: content is not None and not content.defect(sha256),
             progress=means.progress,
         )
         return read(file[1], demand), staged
@@ -137,24 +139,35 @@ def _readings(artifact: Artifact, found: Match, means: SealEnv) -> list[tuple[Fi
     return in_parallel(one, found.files, found.size)
 
 
+def is_to_be_kept(artifact: Artifact, size: int) -> bool:
+    """Say whether a file of this artifact and size goes into the content store."""
+    match artifact.keep:
+        case bool():
+            return artifact.keep
+        case None:
+            return size <= DEFAULT_KEEP
+        case most:
+            return size <= most
+
+
 def _keep(
     artifact: Artifact, found: Match, readings: Sequence[tuple[FileReading, str]], means: SealEnv, warnings: list[str]
 ) -> bool:
     """Publish the staged copies; whether everything of the artifact is in the content store."""
-    if means.objects is None:
+    if means.content is None:
         return False
     try:
-        means.objects.publish((staged, reading.sha256) for reading, staged in readings if reading.staged)
+        means.content.publish((staged, reading.sha256) for reading, staged in readings if reading.staged)
     except OSError as error:
         warnings.append(f"no copy of {found.path} is kept: {error.strerror}")
         return False
     secret = [name for (name, _), (reading, _) in zip(found.files, readings, strict=True) if reading.secret]
     if secret:
         warnings.append(f"{secret[0]} holds a secret, so no copy of it is kept")
-    kept = not secret and all(means.objects.has(reading.sha256) for reading, _ in readings)
+    kept = not secret and all(means.content.has(reading.sha256) for reading, _ in readings)
     if not kept and not secret and artifact.keep is not False:
         size = sum(reading.size for reading, _ in readings)
-        fits = all(means.objects.wanted(artifact, reading.size) for reading, _ in readings)
+        fits = all(is_to_be_kept(artifact, reading.size) for reading, _ in readings)
         why = ": the content store is full, or the disk nearly so" if fits else ""
         warnings.append(f"{found.path} ({size_text(size)}) is not kept{why}; if it is damaged, the step runs again")
     return kept
@@ -172,9 +185,9 @@ def _record(found: Match, readings: Sequence[FileReading], means: SealEnv, *, ke
         )
     entries = entries_of(found, readings)
     manifest = ""
-    if means.objects is not None:
+    if means.content is not None:
         staged = os.path.join(means.staging, f"{next(_numbers)}")
-        manifest = means.objects.write_manifest(manifest_bytes(entries), staged)
+        manifest = write_manifest(entries, means.content, staged)
     stamp = tree_stamp(found, [reading.stamp for reading in readings])
     return ArtifactRecord(
         path=found.path,

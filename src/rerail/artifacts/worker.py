@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import datetime
 
 import msgspec
@@ -24,10 +24,8 @@ from rerail.core.masking import Mask
 from rerail.core.model import Artifact, Step
 from rerail.core.plan import Decision, DecisionKind
 from rerail.core.state import Unit, name
-from rerail.durable import new_dir, remove_tree
 from rerail.errors import RerailError
-from rerail.ports import FileCheck
-from rerail.stores.content_store import ContentStore
+from rerail.ports import ContentStore, FileCheck, RunWriter
 from rerail.text import size_text
 
 SLOW = 1.0  # seconds after which it is worth a line
@@ -38,25 +36,6 @@ _DOING = {
     "confirm": "proving its artifacts once more",
     "clear": "looking at what it had made",
 }
-
-
-@contextlib.contextmanager
-def staging_of(objects: ContentStore | None, run_dir: str) -> Iterator[str]:
-    """A directory for copies that are not finished; while it is in use nothing is collected from the content store."""
-    if objects is None:
-        yield ""
-        return
-    staging = os.path.join(run_dir, "staging")
-    objects.hold()
-    try:
-        if os.path.isdir(staging):  # what a killed life left
-            remove_tree(staging)
-        new_dir(staging)
-        yield staging
-    finally:
-        objects.release()
-        with contextlib.suppress(OSError):
-            remove_tree(staging)
 
 
 # What a disk says, whatever file it is asked about.
@@ -83,16 +62,16 @@ class ThreadedArtifactWorker:
     def __init__(
         self,
         place: ProjectPaths,
-        objects: ContentStore | None,
-        run_dir: str,
+        content: ContentStore,
+        log: RunWriter,
         mask: Mask,
         wake: Callable[[], None],
         contested: Contested = lambda _paths, _since: "",
     ) -> None:
         self._place = place
         self._contested = contested
-        self._objects = objects
-        self._run_dir = run_dir
+        self._content = content
+        self._log = log
         self._staging = ""
         self._mask = mask
         self._wake = wake
@@ -151,7 +130,7 @@ class ThreadedArtifactWorker:
     def _flaws(
         self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str], means: SealEnv
     ) -> tuple[Flaw, ...]:
-        auditor = Auditor(self._place, self._objects, "fast", means.progress)
+        auditor = Auditor(self._place, self._content, "fast", means.progress)
         found = (flaw for record in records for flaw in auditor.flaws(step, record))
         return tuple(flaw for flaw in found if flaw.path not in spared)
 
@@ -159,7 +138,7 @@ class ThreadedArtifactWorker:
         self, verdict: DecisionKind, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
     ) -> tuple[Restored, dict[str, str]]:
         """What was restored and quarantined, and what could not be restored."""
-        mender = Restorer(self._place, self._objects, self._run_dir, os.path.basename(self._run_dir), self._mask)
+        mender = Restorer(self._place, self._content, self._log, self._log.recording.header.run_id, self._mask)
         decision = Decision(step=step.id, decision=verdict, reason="", flaws=flaws)
         return mender.mend_step(decision, records, step), mender.failed
 
@@ -191,14 +170,13 @@ class ThreadedArtifactWorker:
         """Before the first copy."""
         with self._preparing:
             if not self._staging:
-                self._staging = self._open.enter_context(staging_of(self._objects, self._run_dir))
+                self._staging = self._open.enter_context(self._log.staging())
 
     def _is_ours(self, error: OSError) -> bool:
         """Whether it says something about the disk or about our own files rather than about those of the step."""
         if error.errno in _DISK or not error.filename:  # without a name: a file that was open already
             return True
-        state = os.path.dirname(os.path.dirname(self._run_dir))
-        return str(error.filename).startswith(state + os.sep)
+        return bool(self._place.state) and str(error.filename).startswith(self._place.state + os.sep)
 
     def _start(self, job: _Job, look: Callable[[SealEnv], FileCheck]) -> None:
         self._jobs[job.unit] = job
@@ -209,7 +187,7 @@ class ThreadedArtifactWorker:
                 raise Cancelled
 
         def work() -> None:
-            means = SealEnv(place=self._place, objects=self._objects, mask=self._mask, progress=progress)
+            means = SealEnv(place=self._place, content=self._content, mask=self._mask, progress=progress)
             purpose = job.purpose
             try:
                 looked = look(means)

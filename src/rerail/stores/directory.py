@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -38,6 +39,7 @@ from rerail.stores.housekeeping import let_go
 from rerail.stores.segments import Chain, Coverage
 
 if TYPE_CHECKING:
+    from rerail.stores.content_store import DirectoryContentStore
     from rerail.stores.writer import DirectoryRunWriter
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -70,6 +72,12 @@ class DirectoryStore:
         self._runs = os.path.join(self.root, "runs")
         self._is_tidy = False  # of what died deleting runs: not looked for once more with each of thousands
         self._shown: dict[str, segments.SegmentEnd] = {}  # run → as far as what readers were shown is on the disk
+
+    @cached_property
+    def content(self) -> DirectoryContentStore:
+        from rerail.stores.content_store import DirectoryContentStore  # commands that list and show start without it
+
+        return DirectoryContentStore(housekeeping.content_dir(self.root))
 
     def create(self, header: RunHeader, pipeline: bytes) -> DirectoryRunWriter:
         path = self.path(header.run_id)
@@ -113,7 +121,7 @@ class DirectoryStore:
 
     def _anchor(self, run: str = "") -> None:
         """Make the way to the runs durable: whoever created it may have died before doing so."""
-        shared = [os.path.join(self.root, name) for name in ("runs", "objects", "claims")]
+        shared = [self._runs, housekeeping.content_dir(self.root), os.path.join(self.root, "claims")]
         inside = [os.path.join(run, name) for name in ("", *housekeeping.PARTS)] if run else []
         housekeeping.refuse_open_door(self.root, *shared, *inside)
         with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it

@@ -18,6 +18,11 @@ RELEASED = b"released"  # stands below the name of the owner in the lock file on
 UNSYNCED = b", not synced"  # stands behind it if something was written that may not be on the disk
 
 
+def content_dir(root: str) -> str:
+    """Return where the copies of artifacts are in a state directory."""
+    return os.path.join(root, "objects")
+
+
 def let_go(lock: durable.Lock, *, synced: bool = True) -> None:
     """Release a lock, and say so: whoever held it may live on, and do something else."""
     with contextlib.suppress(OSError):

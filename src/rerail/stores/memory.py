@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 
-from rerail import processes
+from rerail import durable, processes
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import fold
+from rerail.durable.copies import set_aside
 from rerail.errors import RunBusy, RunExists, RunNotFound, StateDamaged, StateUnwritable
 from rerail.ports import LoadedRun, Ownership
+
+MOST = 1 << 30  # bytes of all copies of artifacts
 
 
 class _Kept:
@@ -31,10 +39,89 @@ def found(events: Sequence[Event], tags: Collection[str], step: str) -> Iterator
     return (event for event in events if event.__struct_config__.tag in tags and getattr(event, "step", "") == step)
 
 
+class MemoryContentStore:
+    """Copies of files in memory."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, bytes] = {}
+        self._pins = 0
+        self._lock = threading.Lock()
+
+    def has(self, sha256: str) -> bool:
+        return sha256 in self._copies
+
+    def defect(self, sha256: str) -> str:
+        if sha256 not in self._copies:
+            return "not in the content store"
+        return (
+            ""
+            if hashlib.sha256(self._copies[sha256]).hexdigest() == sha256
+            else "the copy in the content store is rotten"
+        )
+
+    def has_room(self, size: int) -> bool:
+        return sum(map(len, self._copies.values())) + size <= MOST
+
+    def publish(self, staged: Iterable[tuple[str, str]]) -> None:
+        for path, sha256 in staged:
+            self._copies[sha256] = durable.read_file(path)
+            durable.remove_file(path)
+
+    def open(self, sha256: str) -> int:
+        if sha256 not in self._copies:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), sha256)
+        with tempfile.TemporaryFile() as file:
+            file.write(self._copies[sha256])
+            file.seek(0)
+            return os.dup(file.fileno())
+
+    def read(self, sha256: str) -> bytes | None:
+        return None if self.defect(sha256) else self._copies[sha256]
+
+    def digests(self) -> Iterator[str]:
+        return iter(sorted(self._copies))
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[None]:
+        with self._lock:
+            self._pins += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pins -= 1
+
+    def collect(self, find_live: Callable[[], Container[str]], *, dry_run: bool) -> tuple[int, int]:
+        with self._lock:
+            if self._pins and not dry_run:
+                raise BlockingIOError(errno.EWOULDBLOCK, "a run relies on the content store")
+            live = find_live()
+            gone = [sha256 for sha256 in self._copies if sha256 not in live]
+            total = sum(len(self._copies[sha256]) for sha256 in gone)
+            for sha256 in () if dry_run else gone:
+                del self._copies[sha256]
+            return len(gone), total
+
+
+class _Scratch:
+    """A directory for what has to be a file while this process lives; made when it is asked for, gone with the store."""
+
+    @cached_property
+    def path(self) -> str:
+        self._directory = tempfile.TemporaryDirectory(prefix="rerail-memory-")
+        return self._directory.name
+
+    def new(self, name: str) -> str:
+        """Name a file or directory that is not there yet."""
+        return os.path.join(self.path, f"{name}-{os.urandom(4).hex()}")
+
+
 class MemoryRunWriter:
     """A run in memory, owned."""
 
-    def __init__(self, kept: _Kept) -> None:
+    def __init__(self, kept: _Kept, content: MemoryContentStore, scratch: _Scratch) -> None:
+        self._content = content
+        self._scratch = scratch
         self._kept = kept
         self._recording = LoadedRun(header=kept.header, state=fold(enumerate(kept.events, 1)))
         kept.owner = processes.identity(datetime.now(UTC))
@@ -78,6 +165,21 @@ class MemoryRunWriter:
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
         return found(self._kept.events[since[1] :], tags, step)
 
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[str]:
+        staging = self._scratch.new("staging")
+        durable.new_dir(staging)
+        with self._content.pinned():
+            try:
+                yield staging
+            finally:
+                durable.remove_tree(staging)
+
+    def quarantine(self, path: str, name: str) -> str:
+        target = os.path.join(self._scratch.new("quarantine"), os.path.basename(name))
+        set_aside(path, target)
+        return target
+
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:  # noqa: ARG002 - there is no place for files
         return ""
 
@@ -92,20 +194,24 @@ class MemoryRunWriter:
 class MemoryStore:
     """Runs that live as long as this object."""
 
+    root = ""
+
     def __init__(self) -> None:
         self._runs: dict[str, _Kept] = {}
+        self._scratch = _Scratch()
+        self.content = MemoryContentStore()
 
     def create(self, header: RunHeader, pipeline: bytes) -> MemoryRunWriter:
         if header.run_id in self._runs:
             raise RunExists(header.run_id)
         kept = self._runs[header.run_id] = _Kept(header, pipeline)
-        return MemoryRunWriter(kept)
+        return MemoryRunWriter(kept, self.content, self._scratch)
 
     def own(self, run_id: str) -> MemoryRunWriter:
         kept = self._find(run_id)
         if kept.log is not None:
             raise RunBusy(f"run {run_id} is owned by this process already", hint=f"rerail show {run_id}")
-        return MemoryRunWriter(kept)
+        return MemoryRunWriter(kept, self.content, self._scratch)
 
     def read(self, run_id: str) -> LoadedRun:
         kept = self._find(run_id)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import LoadedRun
 from rerail.stores import journal, segments, snapshots
-from rerail.stores.housekeeping import let_go
+from rerail.stores.housekeeping import content_dir, let_go
 from rerail.stores.segments import Chain, Coverage, Opening, SegmentEnd
 from rerail.version import VERSION
 
@@ -38,6 +39,8 @@ class DirectoryRunWriter:
 
     def __init__(self, path: str, lock: durable.Lock, recording: LoadedRun, chain: Chain, snapshot_seq: int = 0) -> None:
         self.path = path
+        self._shelf = ""  # where this invocation puts what is in quarantine
+        self._shelving = threading.Lock()
         self._recording = recording
         self._lock = lock
         self._run_id = recording.header.run_id
@@ -276,6 +279,40 @@ class DirectoryRunWriter:
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
         lengths = self._lengths | ({self._segment: self._acked_length} if self._segment else {})
         return segments.find(self.path, self._run_id, segments.SearchRange(lengths, since), tags, step)
+
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[str]:
+        from rerail.stores.content_store import DirectoryContentStore  # most runs have no artifacts
+
+        content = DirectoryContentStore(content_dir(os.path.dirname(os.path.dirname(self.path))))
+        content.prepare()
+        staging = os.path.join(self.path, "staging")
+        with content.pinned():
+            try:
+                if os.path.isdir(staging):  # left by an invocation that was killed
+                    durable.remove_tree(staging)
+                durable.new_dir(staging)
+                yield staging
+            finally:
+                with contextlib.suppress(OSError):
+                    durable.remove_tree(staging)
+
+    def quarantine(self, path: str, name: str) -> str:
+        from rerail.durable.copies import set_aside  # most runs have nothing to move
+
+        with self._shelving:
+            if not self._shelf:
+                shelves = os.path.join(self.path, "quarantine")
+                taken = len(os.listdir(shelves)) if os.path.isdir(shelves) else 0
+                self._shelf = os.path.join(shelves, f"{taken + 1:04d}")
+            inside = "/".join(part for part in name.split("/") if part not in ("", ".", ".."))
+            target = os.path.join(self._shelf, inside)
+            number = 1
+            while os.path.lexists(target):
+                number += 1
+                target = os.path.join(self._shelf, f"{inside}.{number}")
+            set_aside(path, target)
+        return os.path.relpath(target, self.path)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
         directory = os.path.join(self.path, "results")

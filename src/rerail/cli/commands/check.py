@@ -21,6 +21,6 @@ def check(pipeline: str) -> int:
     loaded, _ = api.load(pipeline)
     store = open_store(None, pipeline)
     directory = os.path.dirname(os.path.abspath(pipeline))
-    api.refuse_misplaced(loaded, place_of(directory, base_dir(store), store.path("any")), pipeline)
+    api.refuse_misplaced(loaded, place_of(directory, base_dir(store), store.root), pipeline)
     say(f"rerail: {pipeline} is well: {counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')}")
     return 0

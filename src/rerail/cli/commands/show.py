@@ -99,13 +99,12 @@ def _with_states(checkpoint: Checkpoint, store: DirectoryStore) -> Checkpoint:
     if not any(step.artifacts for step in checkpoint.steps):
         return checkpoint
     from rerail.artifacts.audit import state_of
-    from rerail.stores.content_store import objects_of
 
     work_dir = os.path.join(base_dir(store), checkpoint.work_dir)
-    objects = objects_of(store.path(checkpoint.run_id))
     for step in checkpoint.steps:
         if step.status == "completed":
             step.artifacts = tuple(
-                msgspec.structs.replace(record, state=state_of(record, work_dir, objects)) for record in step.artifacts
+                msgspec.structs.replace(record, state=state_of(record, work_dir, store.content))
+                for record in step.artifacts
             )
     return checkpoint

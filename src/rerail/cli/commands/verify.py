@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
@@ -59,13 +58,11 @@ def _verified(store: DirectoryStore, run_id: str, *, files: bool) -> dict[str, A
 def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
     """What the completed steps of a run claim, and where that does not hold."""
     from rerail import api
-    from rerail.stores.content_store import ContentStore
 
     try:
         ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=base_dir(store)).shown
     except UsageError as error:  # the pipeline file is not in order: that is no fault of the run's
         return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
-    objects = ContentStore(os.path.join(store.root, "objects"))
     units = ready.recording.state.units.values()
     kept = {
         record.internal.manifest or record.sha256 for unit in units for record in unit.artifacts if record.internal.kept
@@ -79,15 +76,12 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
     return {
         "artifacts": sum(len(paths) for paths in ready.audit.intact.values()),
         "flaws": flaws,
-        "rotten": [sha256 for sha256 in sorted(kept) if objects.rotten(sha256)],
+        "rotten": [sha256 for sha256 in sorted(kept) if store.content.defect(sha256)],
     }
 
 
 def _rotten(store: DirectoryStore) -> list[str]:
-    from rerail.stores.content_store import ContentStore
-
-    objects = ContentStore(os.path.join(store.root, "objects"))
-    return [sha256 for sha256 in objects.all() if objects.rotten(sha256)]
+    return [sha256 for sha256 in store.content.digests() if store.content.defect(sha256)]
 
 
 def _say(row: dict[str, Any]) -> None:
