@@ -33,7 +33,6 @@ EXCEPTIONS = {
     ("cli/commands/demo.py", "write_text"): "a scratch directory",
     ("cli/main.py", "os.open for writing"): "/dev/null in their place",
     ("executors/logs.py", "truncate"): "the second part of a log that is too long starts anew",
-    ("stores/memory.py", "os.open for writing"): "/dev/null: memory keeps no logs",
 }
 
 

@@ -6,13 +6,13 @@ A new run and a resumed one go through the same `execute`; they differ only in t
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from rerail.app.claims import PathClaims
 from rerail.app.planning import (
     ResumePlan,
     ResumeRequest,
@@ -35,14 +35,11 @@ from rerail.app.planning import (
 from rerail.app.restore import mend, mending_events
 from rerail.app.traces import end_processes, ended_words, hiding, present_secrets, process_tag
 from rerail.core.events import RunResumed, RunStarted
-from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.model import Pipeline, RunOptions
 from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
 from rerail.core.state import RunState
 from rerail.ports import Reporter, RunWriter, Store
-
-if TYPE_CHECKING:
-    from rerail.stores.claims import Claims
 
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
@@ -192,63 +189,6 @@ def resume(
     finally:
         relying.close()
         log.close()
-
-
-class PathClaims:
-    """The paths that a run claims while this process executes it; none of this costs anything if it claims none."""
-
-    def __init__(
-        self, store: Store, pipeline: Pipeline, header: RunHeader, work_dir: str, *, allow_concurrent: bool
-    ) -> None:
-        from rerail.core.claims import claims_of
-        from rerail.core.expressions.language import ExpressionError, Scope
-        from rerail.core.expressions.render import pattern
-
-        run_dir = store.directory(header.run_id)
-        scope = Scope(params=header.params, env=os.environ, steps={}, run={"id": header.run_id, "dir": run_dir})
-
-        def render(text: str) -> str | None:
-            try:
-                return pattern(text, scope)
-            except ExpressionError:
-                return None
-
-        self._run_id = header.run_id
-        self._allow_concurrent = allow_concurrent
-        self._mine = claims_of(pipeline, os.path.realpath(work_dir), render) if run_dir else []
-        secret = present_secrets(pipeline, header.options)
-        self._mine = [
-            claim for claim in self._mine if secret.value(claim.path) == claim.path
-        ]  # refused when it is sealed
-        self._claims: Claims | None = None
-        if self._mine:
-            from rerail.stores.claims import Claims
-
-            self._claims = Claims(store, run_dir)
-        self._work_dir = work_dir
-
-    @contextlib.contextmanager
-    def claimed(self, command: str) -> Iterator[None]:
-        """Claim the paths, with what is done inside; raises RunBusy before that if a live run may write one of them."""
-        if self._claims is None:
-            yield
-            return
-        with self._claims.alone():
-            if not self._allow_concurrent:
-                self._claims.reject_conflicts(self._run_id, self._mine, command=command)
-            yield
-            self._claims.put(self._run_id, self._mine)
-
-    def contested(self, paths: Sequence[str], since: datetime) -> str:
-        """Why it cannot be told whose the files at these paths are; '' if nobody else can have written them since."""
-        if self._claims is None:
-            return ""
-        root = os.path.realpath(self._work_dir)
-        return self._claims.contested([os.path.normpath(os.path.join(root, path)) for path in paths], since)
-
-    def release(self) -> None:
-        if self._claims is not None:
-            self._claims.release()
 
 
 def _opening(ready: ResumePlan, options: RunOptions) -> RunStarted | RunResumed:

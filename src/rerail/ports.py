@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.events import ArtifactRecord, Event, InputRecord, Metrics, Owner
+from rerail.core.events import ApprovalGiven, ArtifactRecord, Event, InputRecord, Metrics, Owner
 from rerail.core.model import Action, Artifact, RunHeader, Step
 from rerail.core.state import RunState, Unit
+
+if TYPE_CHECKING:
+    from rerail.core.claims import ClaimRecord
+    from rerail.core.summary import Summary
 
 
 class LoadedRun(msgspec.Struct, kw_only=True):
@@ -32,6 +36,78 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True):
 
     owner: Owner | None
     alive: bool
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What `verify` has proved; `notices` are about caches, and about what was never acknowledged."""
+
+    records: int
+    segments: int
+    bytes: int
+    notices: tuple[str, ...]
+
+
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
+    """What `repair` did. An empty `reason`: there was nothing to repair."""
+
+    reason: str
+    source: str = ""  # what proved the state that the run goes on from
+    seq: int = 0  # the last record of that state
+    evidence: str = ""  # where the damaged files are kept
+
+
+class LogFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A log as far as it has been written."""
+
+    name: str
+    size: int
+    modified: int  # nanoseconds since 1970
+
+
+class RunLogs(Protocol):
+    """The logs of a run, read while they may be written. A log that cannot be read is like one that is empty."""
+
+    def files(self) -> list[LogFile]:
+        """List all logs, the one that was written to longest ago first."""
+
+    def stat(self, name: str) -> LogFile | None:
+        """Look at one log; None if there is none with that name."""
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Return what a log holds from an offset on, at most so many bytes; b'' at its end."""
+
+
+class Inbox(Protocol):
+    """Messages to a run, as the process that owns it sees them."""
+
+    def take(self) -> list[ApprovalGiven]:
+        """Return the messages that have arrived since the last call. They are kept until `clear`."""
+
+    def clear(self) -> None:
+        """Remove the messages that were taken: what they say is durable now."""
+
+
+class SummaryIndex(Protocol):
+    """Summaries of runs at rest, loaded at once: for lists of thousands."""
+
+    def get(self, run_id: str) -> Summary | None:
+        """Return the summary of a run; None if it has none that is true now: the run itself has to be read."""
+
+
+class ClaimTable(Protocol):
+    """The claims of the runs of a store, one record for each run that has any."""
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Exclude every other process that locks the table while this lasts. Raises StateUnwritable."""
+
+    def records(self) -> list[ClaimRecord]:
+        """List what can be read of it."""
+
+    def write(self, record: ClaimRecord) -> None:
+        """Add or replace the record of a run. Raises StateUnwritable."""
+
+    def remove(self, run_id: str) -> None:
+        """Remove the record of a run if there is one."""
 
 
 class ContentStore(Protocol):
@@ -106,20 +182,8 @@ class RunFiles(Protocol):
         """Open the log with that name to append to it; return a descriptor, which the caller closes. Raises OSError."""
 
 
-class RunWriter(RunFiles, Protocol):
-    """A run owned by this process: the only handle that can change it."""
-
-    @property
-    def recording(self) -> LoadedRun:
-        """What was proved when ownership was taken. The opening events of the new life follow it."""
-
-    @property
-    def identity(self) -> str:
-        """Names this very copy of the run: the same after a move, another for a copy."""
-
-    @property
-    def former_identity(self) -> str:
-        """What it was named until this process took it over, if it was one with a copy then (hard links); else ''."""
+class RunJournal(Protocol):
+    """The journal of a run owned by this process, and the snapshots of it."""
 
     @property
     def degraded(self) -> str:
@@ -148,47 +212,139 @@ class RunWriter(RunFiles, Protocol):
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
         """The durable records of these kinds about a step, from a position on, oldest first."""
 
+
+class RunWriter(RunJournal, RunFiles, Protocol):
+    """A run owned by this process: the only handle that can change it."""
+
+    @property
+    def recording(self) -> LoadedRun:
+        """What was proved when ownership was taken. The opening events of the new life follow it."""
+
+    @property
+    def identity(self) -> str:
+        """Names this very copy of the run: the same after a move, another for a copy."""
+
+    @property
+    def former_identity(self) -> str:
+        """What it was named until this process took it over, if it was one with a copy then (hard links); else ''."""
+
+    @property
+    def identity_file(self) -> str:
+        """The local file whose device and inode are the identity; '' if it is not made of these.
+
+        Attempts leave it behind, so that who finds their traces can tell whether the run is still where it was.
+        """
+
+    @property
+    def inbox(self) -> Inbox:
+        """Messages from people and other processes."""
+
     def close(self) -> None:
         """Give up ownership. Idempotent."""
 
 
-class Store(Protocol):
-    """Where runs live."""
+class RunReader(Protocol):
+    """What can be known of the runs of a store. Takes no lock, changes nothing, works beside a live owner.
+
+    Every method that takes the id of a run raises RunNotFound if there is none, but for `header`, `identity` and `logs`.
+    """
+
+    def runs(self) -> list[str]:
+        """The ids of all runs, in no particular order."""
+
+    def index(self) -> SummaryIndex:
+        """Load the summaries of runs at rest."""
+
+    def header(self, run_id: str) -> RunHeader | None:
+        """Return what was started, without reading the journal if possible; None if nobody can tell."""
+
+    def read(self, run_id: str) -> LoadedRun:
+        """Return what is proved about a run. Raises StateDamaged, StateUnreadable, FormatTooNew."""
+
+    def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
+        """All records from the first, in order."""
+
+    def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
+        """The records of these kinds about a step, oldest first."""
+
+    def pipeline(self, run_id: str, sha256: str) -> bytes:
+        """The frozen pipeline text with that digest; the newest one if the digest is ''."""
+
+    def stamp(self, run_id: str) -> str:
+        """Return a text that differs once the journal has changed: cheap enough to be asked ten times a second."""
+
+    def logs(self, run_id: str) -> RunLogs:
+        """What its attempts have printed; nothing yet, if there is no such run."""
+
+    def results(self, run_id: str, name: str) -> bytes:
+        """Return the results of a map that a writer has saved. Raises OSError."""
+
+    def ownership(self, run_id: str) -> Ownership:
+        """Who owns the run now, or did last, by what stands there."""
+
+    def is_owned(self, run_id: str) -> bool:
+        """Prove whether a process owns the run now, which `ownership` only concludes. May lock for an instant."""
+
+    def identity(self, run_id: str) -> str:
+        """What its owner calls this very copy of the run; '' if it has no owner yet, or does not exist."""
+
+
+class Upkeep(Protocol):
+    """The work of keeping a store in order."""
+
+    def size(self, run_id: str = "") -> int:
+        """Return the bytes that a run takes, or the whole store, as far as they can be counted."""
+
+    def verify(self, run_id: str) -> Proof:
+        """Prove a run from its first record, and that its caches say the same. Changes nothing.
+
+        Raises StateDamaged, StateUnreadable, FormatTooNew, RunNotFound.
+        """
+
+    def repair(self, run_id: str) -> Repair:
+        """Make a damaged run resumable from the newest state that can be proved; keep all that is damaged.
+
+        Raises StateDamaged if nothing can be proved, RunBusy while its owner lives, FormatTooNew, RunNotFound.
+        """
+
+
+class Store(RunReader, Upkeep, Protocol):
+    """Where runs live: everything that is kept of them, and nothing of it anywhere else."""
+
+    @property
+    def url(self) -> str:
+        """What people call it in messages and pass to `--store`; no password is in it."""
 
     @property
     def root(self) -> str:
         """The local directory that holds all state, in which no artifact may be; '' if there is none."""
 
     @property
+    def base_dir(self) -> str:
+        """The directory that relative paths in run headers start from; '' if all paths are absolute."""
+
+    @property
     def content(self) -> ContentStore:
         """Copies of artifacts, shared by all runs."""
 
+    @property
+    def claims(self) -> ClaimTable:
+        """The paths that live runs may write."""
+
+    def directory(self, run_id: str) -> str:
+        """The local directory of a run, whether it exists or not, to tell people and steps; '' if it has none."""
+
+    def results_path(self, run_id: str, name: str) -> str:
+        """Where steps find the results of a map as a file, whether they are there or not; '' if nowhere."""
+
     def create(self, header: RunHeader, pipeline: bytes) -> RunWriter:
-        """Create a run and own it from birth; durable on return. Raises RunExists."""
+        """Create a run and own it from birth; durable on return. Raises RunExists, BadRunId, StateUnwritable."""
 
     def own(self, run_id: str) -> RunWriter:
         """Take a run over. Raises RunBusy while its owner lives, RunNotFound, StateDamaged, FormatTooNew."""
 
-    def read(self, run_id: str) -> LoadedRun:
-        """What is proved about a run. Takes no lock, changes nothing, works beside a live owner."""
-
-    def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
-        """All records from the first, in order. Takes no lock, changes nothing."""
-
-    def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
-        """The records of these kinds about a step, oldest first. Takes no lock, changes nothing."""
-
-    def pipeline(self, run_id: str, sha256: str) -> bytes:
-        """The frozen pipeline text with that digest; the newest one if the digest is ''."""
-
-    def directory(self, run_id: str) -> str:
-        """Where the files of a run are; '' if it has none."""
-
-    def ownership(self, run_id: str) -> Ownership:
-        """Who owns the run now, or did last."""
-
-    def runs(self) -> list[str]:
-        """The ids of all runs, in no particular order."""
+    def send(self, run_id: str, message: ApprovalGiven) -> None:
+        """Leave a message for the process that owns a run; durable on return. Raises StateUnwritable, RunNotFound."""
 
     def delete(self, run_id: str, check: Callable[[], None] = lambda: None) -> None:
         """Remove a run. Raises RunBusy while its owner lives, RunNotFound.

@@ -106,7 +106,7 @@ def test_a_run_whose_owner_died_in_another_container_can_be_deleted(project: Pro
     refused = project.rerail("delete", "r", "--yes")
     runner.kill()
     runner.wait()
-    eventually(lambda: not DirectoryStore(str(project.root / ".rerail")).is_driven("r"))
+    eventually(lambda: not DirectoryStore(str(project.root / ".rerail")).is_owned("r"))
 
     assert refused.returncode == 4
     assert project.json("show", "r")["status"] == "crashed"

@@ -172,7 +172,9 @@ def test_a_power_cut_loses_no_letter_that_was_put(memory: Path) -> None:
         fs.note("put")
     explorer = Explorer(
         memory / "after",
-        lambda place, notes: "the answer is lost" if "put" in notes and inbox.Inbox(place).take() != [SAID] else "",
+        lambda place, notes: (
+            "the answer is lost" if "put" in notes and inbox.DirectoryInbox(place).take() != [SAID] else ""
+        ),
     )
     explorer.explore(root, fs.ops)
 

@@ -32,13 +32,13 @@ def test_a_letter_is_there_until_what_it_says_is_recorded(tmp_path: Path) -> Non
     said = ApprovalGiven(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
     inbox.put(str(tmp_path), said)
 
-    assert inbox.Inbox(str(tmp_path)).take() == [said]
-    reader = inbox.Inbox(str(tmp_path))
+    assert inbox.DirectoryInbox(str(tmp_path)).take() == [said]
+    reader = inbox.DirectoryInbox(str(tmp_path))
     assert reader.take() == [said], "the one who read it first has died"
     assert reader.take() == []
-    assert inbox.Inbox(str(tmp_path)).take() == [said], "it is not recorded yet"
+    assert inbox.DirectoryInbox(str(tmp_path)).take() == [said], "it is not recorded yet"
     reader.clear()
-    assert inbox.Inbox(str(tmp_path)).take() == []
+    assert inbox.DirectoryInbox(str(tmp_path)).take() == []
 
 
 def test_the_watchdog_forgets_who_has_ended() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from rerail import durable
 from rerail.app.planning import (
     ResumePlan,
     ResumeRequest,
@@ -67,7 +66,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     as_it_was = plan(pipeline, parent.state)
     outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
     adopted = tuple(
-        mask.struct(_with_results(event, store.directory(header.run_id), absolute(header.work_dir, base_dir)))
+        mask.struct(_with_results(event, store, header.run_id, absolute(header.work_dir, base_dir)))
         for event in _inherited(parent, pipeline, request.start, changed, outdated, now)
     )
     state = fold(enumerate((opening, *adopted), 1))
@@ -154,11 +153,13 @@ def _adopted_inside(parent: LoadedRun, step: Step, now: datetime) -> list[Event]
     ]
 
 
-def _with_results(event: Event, run_dir: str, work_dir: str) -> Event:
-    """A fork has the results of maps in its own directory: its parent may be deleted."""
-    if not (run_dir and isinstance(event, StepInherited) and "results_sha256" in event.outputs):
+def _with_results(event: Event, store: Store, run_id: str, work_dir: str) -> Event:
+    """A fork has the results of maps in its own place: its parent may be deleted."""
+    if not (isinstance(event, StepInherited) and "results_sha256" in event.outputs):
         return event
-    path = os.path.join(run_dir, "results", os.path.basename(str(event.outputs["results_file"])))
+    path = store.results_path(run_id, _results_name(event))
+    if not path:
+        return event
     outputs = {**event.outputs, "results_file": os.path.relpath(path, work_dir)}
     return msgspec.structs.replace(event, outputs=outputs)
 
@@ -168,13 +169,17 @@ def _shareable(unit: UnitState) -> bool:
 
 
 def _copy_results(store: Store, fork: Fork, log: RunWriter) -> None:
-    """The results of adopted maps, from the parent's directory; what is lost there is missed when it is asked for."""
-    parent = store.directory(fork.ready.recording.header.parent)
+    """The results of adopted maps, from the parent; what is lost there is missed when it is asked for."""
+    parent = fork.ready.recording.header.parent
     for event in fork.adopted:
         if isinstance(event, StepInherited) and "results_sha256" in event.outputs:
-            name = os.path.basename(str(event.outputs["results_file"]))
-            with contextlib.suppress(OSError), durable.open_to_read(os.path.join(parent, "results", name)) as file:
-                log.save_results(name.removesuffix(".jsonl"), [file.read()])
+            with contextlib.suppress(OSError):
+                log.save_results(_results_name(event), [store.results(parent, _results_name(event))])
+
+
+def _results_name(event: StepInherited) -> str:
+    """Return the name under which a map saved its results: that of the file it told its steps about."""
+    return os.path.splitext(os.path.basename(str(event.outputs["results_file"])))[0]
 
 
 def create_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> ResumePlan:

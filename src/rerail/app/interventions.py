@@ -20,7 +20,6 @@ from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.state import RunState, Unit, fold, name
 from rerail.errors import RunBusy, UsageError
 from rerail.ports import RunWriter, Store
-from rerail.stores import inbox
 
 MOST_REASON = 10_000  # characters
 _SAID = StepMarked | ApprovalGiven | ItemDropped | ItemEdited  # what people say
@@ -91,7 +90,7 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
         try:
             log = until.enter_context(_owned(store, run_id))
         except RunBusy:
-            inbox.put(store.directory(run_id), said)
+            store.send(run_id, said)
             return unit, True
         _refuse_answered(log.recording.state, unit, run_id)  # somebody may have been quicker
         _record(store, log, [said])

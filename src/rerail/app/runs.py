@@ -16,9 +16,7 @@ import msgspec
 from rerail.core.state import shown_status
 from rerail.core.summary import Summary, summary_of
 from rerail.errors import RerailError, RunNotFound, UsageError
-from rerail.ports import LoadedRun, Ownership
-from rerail.stores import index
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import LoadedRun, Ownership, Store, SummaryIndex
 
 if TYPE_CHECKING:
     from rerail.core.ledger import LedgerEntry
@@ -26,14 +24,14 @@ if TYPE_CHECKING:
 STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
 
 
-def summaries(store: DirectoryStore, run_ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
+def summaries(store: Store, run_ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """One row for each run, newest first; a run that cannot be read is listed as what it is."""
-    known = index.load(store.root)
+    index = store.index()
     rows = []
     for run_id in store.runs() if run_ids is None else run_ids:
-        row = known.get(run_id)
-        if row is not None and row.summary.status != "running" and index.is_current(row, store.root):
-            fields = _fields(row.summary)
+        summary = index.get(run_id)
+        if summary is not None and summary.status != "running":
+            fields = _fields(summary)
             fields["owner"] = None
             rows.append(fields)
         else:
@@ -45,7 +43,7 @@ def _fields(summary: Summary) -> dict[str, Any]:
     return msgspec.structs.asdict(summary)
 
 
-def _read(store: DirectoryStore, run_id: str) -> dict[str, Any]:
+def _read(store: Store, run_id: str) -> dict[str, Any]:
     try:
         recording = store.read(run_id)
     except RerailError as error:
@@ -56,7 +54,7 @@ def _read(store: DirectoryStore, run_id: str) -> dict[str, Any]:
             "params": {},
             "status": "damaged",
             "resumable": False,
-            "created_at": store.created_at(run_id),
+            "created_at": _created_at(store, run_id),
             "owner": None,
             "error": error.message,
         }
@@ -73,35 +71,41 @@ def owner_fields(ownership: Ownership) -> dict[str, Any] | None:
     return {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
 
 
-def newest_first(store: DirectoryStore) -> list[str]:
+def newest_first(store: Store) -> list[str]:
     """Run ids by the time they were created, newest first; those given by hand sort by their files' age."""
 
     def created(run_id: str) -> tuple[str, str]:
-        return (store.created_at(run_id), run_id)
+        return (_created_at(store, run_id), run_id)
 
     return sorted(store.runs(), key=created, reverse=True)
 
 
-def newest_unfinished(store: DirectoryStore) -> str | None:
+def _created_at(store: Store, run_id: str) -> str:
+    """Return when a run was created, for sorting; '' if nobody can tell."""
+    header = store.header(run_id)
+    return header.created_at if header else ""
+
+
+def newest_unfinished(store: Store) -> str | None:
     """The run that `resume` continues if none is named; None if every run is completed."""
     runs = newest_first(store)
     if not runs:
-        raise RunNotFound(f"there are no runs in {store.root}", hint="rerail run PIPELINE")
-    known = index.load(store.root)
+        raise RunNotFound(f"there are no runs in {store.url}", hint="rerail run PIPELINE")
+    index = store.index()
     for run_id in runs:
-        if not _is_known_completed(store, run_id, known) and store.read(run_id).state.status != "completed":
+        if not _is_known_completed(index, run_id) and store.read(run_id).state.status != "completed":
             return run_id
     return None
 
 
-def _is_known_completed(store: DirectoryStore, run_id: str, known: dict[str, index.Row]) -> bool:
+def _is_known_completed(index: SummaryIndex, run_id: str) -> bool:
     """Whether the index says so and counts: of thousands of runs none has to be read to find that nothing is left."""
-    row = known.get(run_id)
-    return row is not None and row.summary.status == "completed" and index.is_current(row, store.root)
+    summary = index.get(run_id)
+    return summary is not None and summary.status == "completed"
 
 
 def resumable(
-    store: DirectoryStore, pipeline_path: str, run_id: str | None, given: dict[str, Any], *, base_dir: str
+    store: Store, pipeline_path: str, run_id: str | None, given: dict[str, Any], *, base_dir: str
 ) -> str | None:
     """The run that `run --resume` continues: by id, or the newest unfinished one of this pipeline that fits."""
     if run_id is not None:
@@ -110,9 +114,9 @@ def resumable(
         _refuse_conflict(store, run_id, given)
         return run_id
     path = os.path.realpath(pipeline_path)
-    known = index.load(store.root)
+    index = store.index()
     for candidate in newest_first(store):
-        if _is_known_completed(store, candidate, known):
+        if _is_known_completed(index, candidate):
             continue
         header = store.header(candidate)
         if header is None or os.path.realpath(os.path.join(base_dir, header.pipeline_path)) != path:
@@ -128,7 +132,7 @@ def _conflicts(recording: LoadedRun, given: dict[str, Any]) -> list[str]:
     return [name for name, value in given.items() if name not in params or params[name] != value]
 
 
-def _refuse_conflict(store: DirectoryStore, run_id: str, given: dict[str, Any]) -> None:
+def _refuse_conflict(store: Store, run_id: str, given: dict[str, Any]) -> None:
     conflicting = _conflicts(store.read(run_id), given)
     if conflicting:
         raise UsageError(
@@ -137,7 +141,7 @@ def _refuse_conflict(store: DirectoryStore, run_id: str, given: dict[str, Any]) 
         )
 
 
-def prunable(store: DirectoryStore, oldest: float | None, keep: int, statuses: tuple[str, ...]) -> list[dict[str, Any]]:
+def prunable(store: Store, oldest: float | None, keep: int, statuses: tuple[str, ...]) -> list[dict[str, Any]]:
     """The rows of runs with one of these statuses that are older than so many seconds; not live ones nor the newest."""
     now = datetime.now(UTC)
     rows = []
@@ -151,7 +155,7 @@ def prunable(store: DirectoryStore, oldest: float | None, keep: int, statuses: t
     return rows
 
 
-def prune_run(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> None:
+def prune_run(store: Store, run_id: str, statuses: tuple[str, ...]) -> None:
     """Delete a run; raises if its status is none of these any more, or somebody drives it."""
 
     def reject_other_status() -> None:
@@ -169,7 +173,7 @@ def prune_run(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> 
     delete_run(store, run_id, reject_other_status)
 
 
-def delete_run(store: DirectoryStore, run_id: str, check: Callable[[], None] = lambda: None) -> None:
+def delete_run(store: Store, run_id: str, check: Callable[[], None] = lambda: None) -> None:
     """Delete a run, then what its last attempts left in memory, and those of them that still run."""
     from rerail import processes
     from rerail.app.traces import process_tag_in
@@ -182,7 +186,7 @@ def delete_run(store: DirectoryStore, run_id: str, check: Callable[[], None] = l
         channels.wipe(mark)
 
 
-def collect_copies(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> tuple[int, int]:
+def collect_copies(store: Store, gone: set[str], *, dry_run: bool) -> tuple[int, int]:
     """Remove copies of artifacts that no run but those which are gone refers to; how many, and how many bytes.
 
     Raises BlockingIOError if a run that is going on may need them.
@@ -206,20 +210,8 @@ def collect_copies(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> t
     return content.collect(find_live, dry_run=dry_run)
 
 
-def tree_bytes(path: str) -> int:
-    """What a directory takes, as far as it can be read."""
-    total = 0
-    for directory, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-            except OSError:
-                continue
-    return total
-
-
 def ledger(
-    store: DirectoryStore,
+    store: Store,
     run_ids: Iterable[str],
     pipeline: str,
     *,
@@ -244,7 +236,7 @@ def ledger(
             unreadable(run_id, error)
 
 
-def _attempts(store: DirectoryStore, run_id: str, pipeline: str) -> list[LedgerEntry]:
+def _attempts(store: Store, run_id: str, pipeline: str) -> list[LedgerEntry]:
     """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
     from rerail.core.events import RunRepaired
     from rerail.core.ledger import LedgerEntry, cut_off, entries, given_up

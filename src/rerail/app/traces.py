@@ -32,10 +32,6 @@ def process_tag(log: RunWriter) -> str:
 
 def process_tag_in(store: Store, run_id: str) -> str:
     """The mark of a run, for who does not own it; '' if it has none yet."""
-    from rerail.stores.directory import DirectoryStore
-
-    if not isinstance(store, DirectoryStore):
-        return ""
     header, identity = store.header(run_id), store.identity(run_id)
     return _mark_text(header, identity) if header and identity else ""
 

@@ -33,8 +33,7 @@ from rerail.engine.stall_monitor import StallMonitor
 from rerail.executors.channels import Channels
 from rerail.executors.local import LocalExecutor
 from rerail.kinds.builtin import builtin_kinds
-from rerail.ports import ContentStore, Reporter, RunWriter
-from rerail.stores.inbox import Inbox
+from rerail.ports import ContentStore, Inbox, Reporter, RunWriter
 
 
 class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,24 +104,25 @@ def execute(
         mark,
         invocation_of(header, opening.at),
         invocation_of(header, before.invoked_at),
-        os.path.join(log.directory, "lock") if log.directory else "",
+        log.identity_file,
     )
     if not channels.found:
         _say_accounts_are_gone(before, pipeline, reporters)
     clock = SystemClock()
     executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
-    inbox = Inbox(log.directory)
+    inbox = log.inbox
     recorder = Recorder(
         log, log.recording.header, pipeline, [*reporters, DropWhenDurable(channels, inbox)], clock, place.mask
     )
     marks = {processes.MARKS: processes.marks(mark, life)}
+    run_dir = {"RERAIL_RUN_DIR": log.directory} if log.directory else {}
     job = RunSpec(
         header=log.recording.header,
         pipeline=pipeline,
         plan=decisions,
         options=opening.options,
         work_dir=place.work_dir,
-        environment=marks | {"RERAIL_RUN_ID": log.recording.header.run_id, "RERAIL_RUN_DIR": log.directory},
+        environment=marks | {"RERAIL_RUN_ID": header.run_id} | run_dir,
         base_env=os.environ,
         channel=channels.of,
         left_by=channels.left_by,

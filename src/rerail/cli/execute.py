@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from rerail import api, processes
-from rerail.cli.options import Decorator, Dollars, base_dir, json_option, store_option, volume_options
+from rerail.cli.options import Decorator, Dollars, json_option, store_option, volume_options
 from rerail.cli.render.output import STDERR, ReadingProgress, outlet, print_json, say
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
@@ -26,7 +26,7 @@ from rerail.core.state import RunState, Unit
 from rerail.engine.spec import Ask
 from rerail.errors import UsageError
 from rerail.loaders.fields import parse_duration
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 
 
 class ExecuteFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,9 +105,9 @@ def driving_options(command: Any) -> Any:
     return command
 
 
-def go_on(store: DirectoryStore, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:
+def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:
     """Plan, say so, and unless it is a dry run do it."""
-    base = base_dir(store)
+    base = store.base_dir
     request = api.ResumeRequest(
         changes=wanted.changes,
         start=wanted.start,
@@ -150,7 +150,7 @@ class PlanPrinter(api.ResumeObserver):
     """What is said before a run goes on: the plan, then what was found and mended; then it may be drawn."""
 
     def __init__(
-        self, headline: str, wanted: ExecuteFlags, store: DirectoryStore, shown: Reporters, drain: Callable[[], None]
+        self, headline: str, wanted: ExecuteFlags, store: Store, shown: Reporters, drain: Callable[[], None]
     ) -> None:
         self._headline = headline
         self._wanted = wanted
@@ -172,7 +172,8 @@ class PlanPrinter(api.ResumeObserver):
         ready = ready.shown
         state = ready.recording.state
         if not self._wanted.quiet:
-            where = os.path.relpath(self._store.path(ready.run_id))
+            directory = self._store.directory(ready.run_id)
+            where = os.path.relpath(directory) if directory else ""
             say_found(found_lines(ready.audit, ready.plan, done, where), ready.plan, state, terminal_of(STDERR))
         self._drain()  # before anything is drawn below it
         self._shown.attach(ready.pipeline, state, ready.recording.header.pipeline_path)
@@ -209,5 +210,5 @@ def asker_of(wanted: ExecuteFlags, shown: Reporters) -> Ask | None:
     return None if wanted.quiet or wanted.as_json else asker(shown.aside, terminal_of(STDERR))
 
 
-def shown_of(wanted: ExecuteFlags, store: DirectoryStore, run_id: str) -> Reporters:
+def shown_of(wanted: ExecuteFlags, store: Store, run_id: str) -> Reporters:
     return Reporters(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rerail.app import interventions
-from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
+from rerail.cli.options import complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.render.output import say
 from rerail.cli.render.prompt import who
 from rerail.core.state import name
@@ -31,7 +31,7 @@ def judge(run_name: str, step: str, reason: str, store_url: str | None, *, appro
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)
-    unit, live = interventions.judge(store, run_id, step, verdict, base_dir=base_dir(store))
+    unit, live = interventions.judge(store, run_id, step, verdict, base_dir=store.base_dir)
     done = f"rerail: {name(unit)} is {'approved' if approved else 'rejected'} by {verdict.by}"
     say(
         f"{done}; the process that drives run {run_id} goes on"

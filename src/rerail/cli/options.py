@@ -12,7 +12,7 @@ import click
 
 from rerail.core.money import MOST_COST
 from rerail.errors import RunNotFound, UsageError
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 from rerail.stores.locate import locate
 
 Decorator = Callable[[Any], Any]
@@ -85,31 +85,28 @@ def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -
 opened: list[str] = []  # the roots of the stores this command has to do with
 
 
-def open_store(url: str | None, pipeline_path: str | None = None) -> DirectoryStore:
+def open_store(url: str | None, pipeline_path: str | None = None) -> Store:
     try:
         cwd = os.getcwd()
     except FileNotFoundError:
         raise UsageError("the current directory is gone", hint="cd to a directory that exists") from None
     store = locate(url, cwd, pipeline_path)
-    opened.append(store.root)
+    if store.root:
+        opened.append(store.root)
     return store
 
 
-def reach(store: DirectoryStore) -> str:
+def reach(store: Store) -> str:
     """What a later command needs to find this store from where we are: mostly nothing."""
     try:
-        found = os.path.realpath(locate(None, os.getcwd()).root)
+        found = locate(None, os.getcwd())
     except OSError:  # where we are is gone
-        found = ""
-    return "" if found == os.path.realpath(store.root) else f" --store {shlex.quote(store.root)}"
+        return f" --store {shlex.quote(store.url)}"
+    same = os.path.realpath(found.root) == os.path.realpath(store.root) if store.root else found.url == store.url
+    return "" if same else f" --store {shlex.quote(store.url)}"
 
 
-def base_dir(store: DirectoryStore) -> str:
-    """The directory that paths in the state are relative to."""
-    return os.path.dirname(store.root)
-
-
-def find_run(store: DirectoryStore, wanted: str) -> str:
+def find_run(store: Store, wanted: str) -> str:
     """The run a person means: an id, a unique prefix, or `last`. Raises RunNotFound with near matches."""
     runs = store.runs()
     if wanted in runs:
@@ -129,4 +126,4 @@ def find_run(store: DirectoryStore, wanted: str) -> str:
 
     close = difflib.get_close_matches(wanted, runs, n=3, cutoff=0.5)
     near = f"; did you mean {' or '.join(close)}?" if close else ""
-    raise RunNotFound(f"no run {wanted!r} in {store.root}{near}", hint="rerail list")
+    raise RunNotFound(f"no run {wanted!r} in {store.url}{near}", hint="rerail list")

@@ -22,6 +22,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end: str | None = None
 
 
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The claims of one run. `until` is the highest number there was when the run let go of them; None: it has not."""
+
+    run_id: str
+    number: int
+    claims: list[Claim]
+    until: int | None = None
+
+
 def claims_of(pipeline: Pipeline, work_dir: str, render: Callable[[str], str | None]) -> list[Claim]:
     """The claims of a run: its artifacts, and the files it writes itself.
 

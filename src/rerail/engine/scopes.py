@@ -30,7 +30,7 @@ class ScopeBuilder:
             steps=StepResults(state, lambda name: parent.lookup(name, state)),
             run={
                 "id": spec.header.run_id,
-                "dir": spec.environment["RERAIL_RUN_DIR"],
+                "dir": spec.environment.get("RERAIL_RUN_DIR", ""),
                 "status": parent.status or self.status(),
             },
             more={name: value for name, value in names.items() if name != "params"},

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from rerail import durable
 from rerail.core.masking import Mask, StreamMask
 from rerail.core.state import Unit
+from rerail.ports import RunLogs
 
 LOG_BYTES = 16 * 1024 * 1024  # of the beginning, and again of the end
 TAIL_BYTES = 4096
@@ -203,12 +203,22 @@ class ItemLogs:
             self._fd = -1
 
 
-def begun(directory: str) -> Iterator[LogIndexEntry]:
+def begun(logs: RunLogs) -> Iterator[LogIndexEntry]:
     """The index of a run's logs, as far as it can be read."""
-    with contextlib.suppress(OSError), durable.open_to_read(os.path.join(directory, INDEX)) as file:
-        for line in file:
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                yield _decode(line)
+    for line in lines_of(logs, INDEX):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield _decode(line)
+
+
+def lines_of(logs: RunLogs, name: str) -> Iterator[bytes]:
+    """Yield the lines of a log with their newlines; the last may have none."""
+    offset, rest = 0, b""
+    while data := logs.read(name, offset, LOG_BYTES):
+        offset += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
 
 
 def is_pooled(name: str) -> bool:

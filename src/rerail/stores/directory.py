@@ -19,7 +19,7 @@ import msgspec
 
 from rerail import durable, processes
 from rerail.core.checkpoint import Checkpoint, state_of
-from rerail.core.events import FORMAT, Event, Owner
+from rerail.core.events import FORMAT, ApprovalGiven, Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import RunState
 from rerail.errors import (
@@ -33,19 +33,21 @@ from rerail.errors import (
     StateUnreadable,
     StateUnwritable,
 )
-from rerail.ports import LoadedRun, Ownership
+from rerail.ports import LoadedRun, Ownership, Proof, Repair
 from rerail.stores import housekeeping, segments, snapshots
-from rerail.stores.housekeeping import let_go
+from rerail.stores.housekeeping import HEADER, let_go
 from rerail.stores.segments import Chain, Coverage
 
 if TYPE_CHECKING:
+    from rerail.stores.claims import DirectoryClaims
     from rerail.stores.content_store import DirectoryContentStore
+    from rerail.stores.index import DirectoryIndex
+    from rerail.stores.logs import DirectoryLogs
     from rerail.stores.writer import DirectoryRunWriter
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_LABEL = 65536  # bytes of the lock file that say whose it is
 RESERVED_IDS = frozenset({"last"})
-HEADER = "run.json"
 PIPELINE = "pipeline.yaml"
 
 _PATIENCE_SECONDS = 0.5
@@ -72,6 +74,20 @@ class DirectoryStore:
         self._runs = os.path.join(self.root, "runs")
         self._is_tidy = False  # of what died deleting runs: not looked for once more with each of thousands
         self._shown: dict[str, segments.SegmentEnd] = {}  # run → as far as what readers were shown is on the disk
+
+    @property
+    def url(self) -> str:
+        return self.root
+
+    @property
+    def base_dir(self) -> str:
+        return os.path.dirname(self.root)
+
+    @cached_property
+    def claims(self) -> DirectoryClaims:
+        from rerail.stores.claims import DirectoryClaims  # only for pipelines that say which files they write
+
+        return DirectoryClaims(housekeeping.claims_dir(self.root))
 
     @cached_property
     def content(self) -> DirectoryContentStore:
@@ -121,7 +137,7 @@ class DirectoryStore:
 
     def _anchor(self, run: str = "") -> None:
         """Make the way to the runs durable: whoever created it may have died before doing so."""
-        shared = [self._runs, housekeeping.content_dir(self.root), os.path.join(self.root, "claims")]
+        shared = [self._runs, housekeeping.content_dir(self.root), housekeeping.claims_dir(self.root)]
         inside = [os.path.join(run, name) for name in ("", *housekeeping.PARTS)] if run else []
         housekeeping.refuse_open_door(self.root, *shared, *inside)
         with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it
@@ -277,9 +293,8 @@ class DirectoryStore:
         return Ownership(owner=owner, alive=alive)
 
     def identity(self, run_id: str) -> str:
-        """What its owner calls this very copy of the run; '' if nobody ever owned it."""
         try:
-            status = os.stat(os.path.join(self._existing(run_id), "lock"))
+            status = os.stat(os.path.join(self.path(run_id), "lock"))
         except OSError:
             return ""
         return f"{status.st_dev}:{status.st_ino}"
@@ -293,13 +308,12 @@ class DirectoryStore:
         except OSError as error:
             raise StateUnreadable(f"{self._runs}: {error.strerror}", hint="rerail list, once it can be read") from error
 
-    def created_at(self, run_id: str) -> str:
-        """When the run was created, for sorting; '' if that cannot be known."""
-        header = self.header(run_id)
-        return header.created_at if header else ""
+    def index(self) -> DirectoryIndex:
+        from rerail.stores.index import DirectoryIndex  # only for commands about many runs
+
+        return DirectoryIndex(self.root)
 
     def header(self, run_id: str) -> RunHeader | None:
-        """What was started, without reading the journal where run.json is whole."""
         try:
             return self._header_file(run_id) or self._load(run_id).recording.header
         except StateError:
@@ -320,8 +334,7 @@ class DirectoryStore:
             housekeeping.tidy(self.root, self._runs)
             self._is_tidy = True
 
-    def is_driven(self, run_id: str) -> bool:
-        """Whether somebody holds the lock of a run: the proof that `ownership`, which only reads, cannot give."""
+    def is_owned(self, run_id: str) -> bool:
         try:
             return _is_locked(os.path.join(self._existing(run_id), "lock"))
         except OSError:
@@ -396,6 +409,45 @@ class DirectoryStore:
             raise StateUnreadable(
                 f"{path}: cannot be read: {error.strerror}", hint=f"rerail show {run_id}, once it can be read"
             ) from error
+
+    def stamp(self, run_id: str) -> str:
+        newest = (0, 0)
+        with os.scandir(self._existing(run_id)) as entries:
+            for entry in entries:
+                if entry.name.startswith("journal-"):
+                    status = entry.stat()
+                    newest = max(newest, (status.st_mtime_ns, status.st_size))
+        return "{}:{}".format(*newest)
+
+    def logs(self, run_id: str) -> DirectoryLogs:
+        from rerail.stores.logs import DirectoryLogs  # only for commands that show what steps print
+
+        return DirectoryLogs(os.path.join(self.path(run_id), "logs"))
+
+    def results(self, run_id: str, name: str) -> bytes:
+        with durable.open_to_read(housekeeping.results_file(self._existing(run_id), name)) as file:
+            return file.read()
+
+    def results_path(self, run_id: str, name: str) -> str:
+        return housekeeping.results_file(self.path(run_id), name)
+
+    def send(self, run_id: str, message: ApprovalGiven) -> None:
+        from rerail.stores import inbox  # only for commands by which people talk to a run
+
+        inbox.put(self._existing(run_id), message)
+
+    def size(self, run_id: str = "") -> int:
+        return housekeeping.tree_bytes(self._existing(run_id) if run_id else self.root)
+
+    def verify(self, run_id: str) -> Proof:
+        from rerail.stores import verify  # it needs this module
+
+        return verify.verify(self, run_id)
+
+    def repair(self, run_id: str) -> Repair:
+        from rerail.stores import repair  # likewise
+
+        return repair.repair(self, run_id)
 
     def directory(self, run_id: str) -> str:
         return self.path(run_id)

@@ -11,6 +11,7 @@ import time
 from rerail import durable
 from rerail.errors import StateDamaged
 
+HEADER = "run.json"
 NEW, GONE = ".new-", ".gone-"  # what names begin with that are no runs: not yet, or not any more
 STALE_SECONDS = 3600
 PARTS = ("logs", "history", "results", "staging", "quarantine", "inbox")  # the directories of a run
@@ -21,6 +22,16 @@ UNSYNCED = b", not synced"  # stands behind it if something was written that may
 def content_dir(root: str) -> str:
     """Return where the copies of artifacts are in a state directory."""
     return os.path.join(root, "objects")
+
+
+def claims_dir(root: str) -> str:
+    """Return where the claims of live runs are in a state directory."""
+    return os.path.join(root, "claims")
+
+
+def results_file(path: str, name: str) -> str:
+    """Return where a run directory has the results of a map."""
+    return os.path.join(path, "results", f"{name}.jsonl")
 
 
 def let_go(lock: durable.Lock, *, synced: bool = True) -> None:
@@ -78,3 +89,15 @@ def _knows_permissions(root: str) -> bool:
         return not os.stat(os.path.join(root, ".gitignore")).st_mode & stat.S_IWOTH
     except FileNotFoundError:
         return True
+
+
+def tree_bytes(path: str) -> int:
+    """Count what a directory takes on the disk, as far as it can be read."""
+    total = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total

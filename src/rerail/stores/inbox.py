@@ -29,17 +29,17 @@ def put(run_dir: str, said: ApprovalGiven) -> None:
         raise StateUnwritable(f"cannot write to {place}: {error.strerror}", hint=f"ls -l {run_dir}") from error
 
 
-class Inbox:
+class DirectoryInbox:
     """The letters to one run, for the process that drives it."""
 
     def __init__(self, run_dir: str) -> None:
-        self._place = os.path.join(run_dir, INBOX) if run_dir else ""
+        self._place = os.path.join(run_dir, INBOX)
         self._taken: list[str] = []
 
     def take(self) -> list[ApprovalGiven]:
         """Letters that have arrived since the last time. They stay until what they say is durable."""
         try:
-            names = os.listdir(self._place) if self._place else []
+            names = os.listdir(self._place)
         except OSError:
             return []
         paths = [os.path.join(self._place, name) for name in names if name.endswith(_ENDING)]

@@ -46,6 +46,18 @@ def append(root: str, run_dir: str, segment: int, summary: Summary) -> None:
         durable.replace_cache(path, b"".join(lines))
 
 
+class DirectoryIndex:
+    """The rows of a state directory, each of which counts while its run is as it was."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._rows = load(root)
+
+    def get(self, run_id: str) -> Summary | None:
+        row = self._rows.get(run_id)
+        return row.summary if row is not None and is_current(row, self._root) else None
+
+
 def load(root: str) -> dict[str, Row]:
     """Every row by its run, whether it still counts or not."""
     try:

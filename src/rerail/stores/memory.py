@@ -6,32 +6,42 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 
 from rerail import durable, processes
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.events import Event, Owner
+from rerail.core.claims import ClaimRecord
+from rerail.core.events import ApprovalGiven, Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import fold
+from rerail.core.summary import Summary, summary_of
 from rerail.durable.copies import set_aside
 from rerail.errors import RunBusy, RunExists, RunNotFound, StateDamaged, StateUnwritable
-from rerail.ports import LoadedRun, Ownership
+from rerail.ports import LoadedRun, Ownership, Proof, Repair
+from rerail.stores.logs import DirectoryLogs
 
 MOST = 1 << 30  # bytes of all copies of artifacts
 
 
 class _Kept:
-    def __init__(self, header: RunHeader, pipeline: bytes) -> None:
+    """All that is kept of one run."""
+
+    def __init__(self, header: RunHeader, pipeline: bytes, logs: str) -> None:
         self.header = header
         self.pipelines = [pipeline]
         self.events: list[Event] = []
         self.owner: Owner | None = None
-        self.log: MemoryRunWriter | None = None
+        self.writer: MemoryRunWriter | None = None
         self.checkpoint: Checkpoint | None = None
+        self.results: dict[str, bytes] = {}
+        self.messages: list[ApprovalGiven] = []
+        self.logs = logs  # a directory: what attempts print goes through descriptors
 
 
 def found(events: Sequence[Event], tags: Collection[str], step: str) -> Iterator[Event]:
@@ -53,11 +63,8 @@ class MemoryContentStore:
     def defect(self, sha256: str) -> str:
         if sha256 not in self._copies:
             return "not in the content store"
-        return (
-            ""
-            if hashlib.sha256(self._copies[sha256]).hexdigest() == sha256
-            else "the copy in the content store is rotten"
-        )
+        is_sound = hashlib.sha256(self._copies[sha256]).hexdigest() == sha256
+        return "" if is_sound else "the copy in the content store is rotten"
 
     def has_room(self, size: int) -> bool:
         return sum(map(len, self._copies.values())) + size <= MOST
@@ -108,8 +115,9 @@ class _Scratch:
 
     @cached_property
     def path(self) -> str:
-        self._directory = tempfile.TemporaryDirectory(prefix="rerail-memory-")
-        return self._directory.name
+        path = tempfile.mkdtemp(prefix="rerail-memory-")
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        return path
 
     def new(self, name: str) -> str:
         """Name a file or directory that is not there yet."""
@@ -124,8 +132,9 @@ class MemoryRunWriter:
         self._scratch = scratch
         self._kept = kept
         self._recording = LoadedRun(header=kept.header, state=fold(enumerate(kept.events, 1)))
+        self._inbox = MemoryInbox(kept)
         kept.owner = processes.identity(datetime.now(UTC))
-        kept.log = self
+        kept.writer = self
 
     @property
     def recording(self) -> LoadedRun:
@@ -140,6 +149,14 @@ class MemoryRunWriter:
         return ""
 
     @property
+    def identity_file(self) -> str:
+        return ""
+
+    @property
+    def inbox(self) -> MemoryInbox:
+        return self._inbox
+
+    @property
     def directory(self) -> str:
         return ""
 
@@ -148,7 +165,7 @@ class MemoryRunWriter:
         return ""
 
     def append(self, events: Sequence[Event]) -> None:
-        if self._kept.log is not self:
+        if self._kept.writer is not self:
             raise StateUnwritable(f"this handle no longer owns run {self._kept.header.run_id}")
         self._kept.events.extend(events)
 
@@ -180,38 +197,114 @@ class MemoryRunWriter:
         set_aside(path, target)
         return target
 
-    def save_results(self, name: str, lines: Iterable[bytes]) -> str:  # noqa: ARG002 - there is no place for files
+    def save_results(self, name: str, lines: Iterable[bytes]) -> str:
+        self._kept.results[name] = b"".join(lines)
         return ""
 
-    def open_log(self, name: str) -> int:  # noqa: ARG002
-        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    def open_log(self, name: str) -> int:
+        durable.make_dir(self._kept.logs)
+        return durable.open_log(os.path.join(self._kept.logs, name))
 
     def close(self) -> None:
-        if self._kept.log is self:
-            self._kept.log = None
+        if self._kept.writer is self:
+            self._kept.writer = None
+
+
+class MemoryInbox:
+    """Messages to one run in memory."""
+
+    def __init__(self, kept: _Kept) -> None:
+        self._kept = kept
+        self._taken = 0
+
+    def take(self) -> list[ApprovalGiven]:
+        new = self._kept.messages[self._taken :]
+        self._taken += len(new)
+        return sorted(new, key=lambda message: (message.seen, message.at))
+
+    def clear(self) -> None:
+        del self._kept.messages[: self._taken]
+        self._taken = 0
+
+
+class MemoryIndex:
+    """Summaries made when they are asked for."""
+
+    def __init__(self, runs: Mapping[str, _Kept]) -> None:
+        self._runs = runs
+
+    def get(self, run_id: str) -> Summary | None:
+        kept = self._runs.get(run_id)
+        if kept is None or kept.writer is not None:
+            return None
+        return summary_of(kept.header, fold(enumerate(kept.events, 1)))
+
+
+class MemoryClaims:
+    """Claims in memory."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, ClaimRecord] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    def records(self) -> list[ClaimRecord]:
+        return [self._records[run_id] for run_id in sorted(self._records)]
+
+    def write(self, record: ClaimRecord) -> None:
+        self._records[record.run_id] = record
+
+    def remove(self, run_id: str) -> None:
+        self._records.pop(run_id, None)
 
 
 class MemoryStore:
     """Runs that live as long as this object."""
 
+    url = "memory:"
     root = ""
+    base_dir = ""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Kept] = {}
         self._scratch = _Scratch()
         self.content = MemoryContentStore()
+        self.claims = MemoryClaims()
 
     def create(self, header: RunHeader, pipeline: bytes) -> MemoryRunWriter:
         if header.run_id in self._runs:
             raise RunExists(header.run_id)
-        kept = self._runs[header.run_id] = _Kept(header, pipeline)
+        kept = self._runs[header.run_id] = _Kept(header, pipeline, self._scratch.new("logs"))
         return MemoryRunWriter(kept, self.content, self._scratch)
 
     def own(self, run_id: str) -> MemoryRunWriter:
         kept = self._find(run_id)
-        if kept.log is not None:
+        if kept.writer is not None:
             raise RunBusy(f"run {run_id} is owned by this process already", hint=f"rerail show {run_id}")
         return MemoryRunWriter(kept, self.content, self._scratch)
+
+    def send(self, run_id: str, message: ApprovalGiven) -> None:
+        self._find(run_id).messages.append(message)
+
+    def delete(self, run_id: str, check: Callable[[], None] = lambda: None) -> None:
+        kept = self._find(run_id)
+        if kept.writer is not None:
+            raise RunBusy(f"run {run_id} is owned by this process", hint=f"rerail show {run_id}")
+        check()
+        del self._runs[run_id]
+
+    def runs(self) -> list[str]:
+        return list(self._runs)
+
+    def index(self) -> MemoryIndex:
+        return MemoryIndex(self._runs)
+
+    def header(self, run_id: str) -> RunHeader | None:
+        return self._runs[run_id].header if run_id in self._runs else None
 
     def read(self, run_id: str) -> LoadedRun:
         kept = self._find(run_id)
@@ -229,22 +322,45 @@ class MemoryStore:
                 return text
         raise StateDamaged(f"run {run_id} has no pipeline {sha256}")
 
-    def directory(self, run_id: str) -> str:  # noqa: ARG002 - a store's signature
+    def stamp(self, run_id: str) -> str:
+        return str(len(self._find(run_id).events))
+
+    def logs(self, run_id: str) -> DirectoryLogs:
+        return DirectoryLogs(self._runs[run_id].logs if run_id in self._runs else "")
+
+    def results(self, run_id: str, name: str) -> bytes:
+        try:
+            return self._find(run_id).results[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+
+    def results_path(self, run_id: str, name: str) -> str:  # noqa: ARG002 - steps are given no files
+        return ""
+
+    def directory(self, run_id: str) -> str:  # noqa: ARG002 - likewise
         return ""
 
     def ownership(self, run_id: str) -> Ownership:
         kept = self._find(run_id)
-        return Ownership(owner=kept.owner, alive=kept.log is not None)
+        return Ownership(owner=kept.owner, alive=kept.writer is not None)
 
-    def runs(self) -> list[str]:
-        return list(self._runs)
+    def is_owned(self, run_id: str) -> bool:
+        return self._find(run_id).writer is not None
 
-    def delete(self, run_id: str, check: Callable[[], None] = lambda: None) -> None:
-        kept = self._find(run_id)
-        if kept.log is not None:
+    def identity(self, run_id: str) -> str:
+        return f"memory:{id(self._runs[run_id])}" if run_id in self._runs else ""
+
+    def size(self, run_id: str = "") -> int:
+        runs = [self._find(run_id)] if run_id else self._runs.values()
+        return sum(sum(map(len, kept.pipelines)) + sum(map(len, kept.results.values())) for kept in runs)
+
+    def verify(self, run_id: str) -> Proof:
+        return Proof(records=self.read(run_id).state.seq, segments=1, bytes=self.size(run_id), notices=())
+
+    def repair(self, run_id: str) -> Repair:
+        if self.is_owned(run_id):
             raise RunBusy(f"run {run_id} is owned by this process", hint=f"rerail show {run_id}")
-        check()
-        del self._runs[run_id]
+        return Repair(reason="")
 
     def _find(self, run_id: str) -> _Kept:
         try:

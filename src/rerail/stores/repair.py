@@ -22,8 +22,9 @@ from rerail.core.events import FORMAT, Event, RunRepaired
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, apply, fold
 from rerail.errors import FormatTooNew, IllegalEvent, RunBusy, StateDamaged
+from rerail.ports import Repair, Store
 from rerail.stores import journal, segments, snapshots
-from rerail.stores.directory import HEADER, DirectoryStore
+from rerail.stores.housekeeping import HEADER
 from rerail.stores.segments import Coverage, Opening, SegmentEnd
 from rerail.version import VERSION
 
@@ -31,18 +32,9 @@ _STEP = re.compile(rb'"event":"step-\w+".*?"step":"([^"\\]+)"')
 _SEQ = re.compile(rb'"seq":(\d{1,18}),')
 
 
-class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair did. An empty `reason`: there was nothing to repair."""
-
-    reason: str
-    source: str = ""
-    seq: int = 0
-    evidence: str = ""
-
-
-def repair(store: DirectoryStore, run_id: str) -> Repair:
+def repair(store: Store, run_id: str) -> Repair:
     """Make a damaged run resumable again; raises StateDamaged if nothing can be proved, RunBusy if it is owned."""
-    path = store.path(run_id)
+    path = store.directory(run_id)
     store.ownership(run_id)  # raises RunNotFound
     try:
         lock = durable.Lock(os.path.join(path, "lock"))

@@ -5,29 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 
-import msgspec
-
 from rerail import durable
 from rerail.core.checkpoint import state_of
 from rerail.core.state import fold
 from rerail.errors import StateDamaged
+from rerail.ports import Proof, Store
 from rerail.stores import journal, segments
-from rerail.stores.directory import DirectoryStore
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What was proved; `notices` are about what is only a cache, or was never acknowledged."""
-
-    records: int
-    segments: int
-    bytes: int
-    notices: tuple[str, ...]
-
-
-def verify(store: DirectoryStore, run_id: str) -> Proof:
+def verify(store: Store, run_id: str) -> Proof:
     """Prove a run; raises StateDamaged, StateUnreadable, FormatTooNew."""
     recording = store.read(run_id)  # by way of the checkpoint, as resume does
-    path = store.path(run_id)
+    path = store.directory(run_id)
     chain = segments.load(path, run_id, None)
     state = fold(journal.decode_all(chain.lines), state_of(chain.base) if chain.base else None)
     if not store.ownership(run_id).alive and chain.base is None and state != recording.state:

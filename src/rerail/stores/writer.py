@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -24,7 +25,8 @@ from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import LoadedRun
 from rerail.stores import journal, segments, snapshots
-from rerail.stores.housekeeping import content_dir, let_go
+from rerail.stores.housekeeping import content_dir, let_go, results_file
+from rerail.stores.inbox import DirectoryInbox
 from rerail.stores.segments import Chain, Coverage, Opening, SegmentEnd
 from rerail.version import VERSION
 
@@ -83,8 +85,16 @@ class DirectoryRunWriter:
         return self._lock.former
 
     @property
+    def identity_file(self) -> str:
+        return os.path.join(self.path, "lock")
+
+    @property
     def directory(self) -> str:
         return self.path
+
+    @cached_property
+    def inbox(self) -> DirectoryInbox:
+        return DirectoryInbox(self.path)
 
     def settle_past(self, bad_files: Sequence[str]) -> None:
         """Make sure that what was read is on the disk before anything is built on it.
@@ -315,9 +325,8 @@ class DirectoryRunWriter:
         return os.path.relpath(target, self.path)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
-        directory = os.path.join(self.path, "results")
-        durable.make_dir(directory)
-        path = os.path.join(directory, f"{name}.jsonl")
+        path = results_file(self.path, name)
+        durable.make_dir(os.path.dirname(path))
         durable.replace_file(path, b"".join(lines))
         return path
 

@@ -7,7 +7,7 @@ import os
 import click
 
 from rerail import api
-from rerail.cli.options import base_dir, open_store
+from rerail.cli.options import open_store
 from rerail.cli.render.output import say
 from rerail.cli.render.units import counted
 
@@ -21,6 +21,6 @@ def check(pipeline: str) -> int:
     loaded, _ = api.load(pipeline)
     store = open_store(None, pipeline)
     directory = os.path.dirname(os.path.abspath(pipeline))
-    api.refuse_misplaced(loaded, place_of(directory, base_dir(store), store.root), pipeline)
+    api.refuse_misplaced(loaded, place_of(directory, store.base_dir, store.root), pipeline)
     say(f"rerail: {pipeline} is well: {counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')}")
     return 0

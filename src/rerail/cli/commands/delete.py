@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from rerail.app.runs import delete_run, summaries, tree_bytes
+from rerail.app.runs import delete_run, summaries
 from rerail.cli.options import find_run, open_store, run_argument, store_option
 from rerail.cli.render.output import say
 from rerail.errors import RunBusy, UsageError
@@ -21,13 +21,13 @@ def delete(run_name: str, yes: bool, store_url: str | None) -> int:
     """Delete a run: its journal, its checkpoints, its logs. A live one is refused."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
-    if store.is_driven(run_id):
+    if store.is_owned(run_id):
         raise RunBusy(f"run {run_id} is alive", hint=f"rerail stop {run_id}")
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody is there to ask", hint=f"rerail delete {run_id} --yes")
         status = next(row["status"] for row in summaries(store, [run_id]))
-        sure = click.confirm(f"delete run {run_id} ({status}, {size(tree_bytes(store.path(run_id)))})?", err=True)
+        sure = click.confirm(f"delete run {run_id} ({status}, {size(store.size(run_id))})?", err=True)
         if not sure:
             say("rerail: nothing was deleted")
             return 0

@@ -14,7 +14,7 @@ import msgspec
 
 from rerail.app import interventions
 from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
-from rerail.cli.options import base_dir, find_run, json_option, open_store, reach, run_argument, store_option
+from rerail.cli.options import find_run, json_option, open_store, reach, run_argument, store_option
 from rerail.cli.render.output import print_json, printable, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
@@ -25,7 +25,7 @@ from rerail.core.events import Failure
 from rerail.core.items import key_of, parent_of
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.errors import UsageError
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 from rerail.text import one_line, without_escapes
 
 
@@ -80,7 +80,7 @@ def list_letters(
     return 0
 
 
-def _letters(store: DirectoryStore, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[DeadLetter]:
+def _letters(store: Store, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[DeadLetter]:
     state = store.read(run_id).state
     units = _meant(state, run_id, items, step, error)
     errors = history(store.history(run_id), units) if units else {}
@@ -208,7 +208,7 @@ def edit(run_name: str, item: str, value: str | None, store_url: str | None) -> 
         new = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise UsageError(f"the new value is not JSON: {error}; nothing was changed", hint="--value JSON") from None
-    interventions.edit_item(store, run_id, (one.step, one.item), new, _who(), base_dir=base_dir(store))
+    interventions.edit_item(store, run_id, (one.step, one.item), new, _who(), base_dir=store.base_dir)
     say(f"rerail: {name((one.step, one.item))} was changed\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 

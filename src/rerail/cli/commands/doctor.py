@@ -16,13 +16,13 @@ import click
 import msgspec
 
 from rerail import durable
-from rerail.app.runs import summaries, tree_bytes
+from rerail.app.runs import summaries
 from rerail.cli.options import json_option, open_store, store_option
 from rerail.cli.render.output import print_json
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import out_look
 from rerail.errors import StateError
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 from rerail.text import size_text as size
 from rerail.version import VERSION
 
@@ -47,7 +47,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 def doctor(as_json: bool, store_url: str | None) -> int:
     """Look at the store in force, its file system, its locks and the tools; say what would not survive."""
     store = open_store(store_url)
-    findings = [*_store(store, store_url), *_disk(store), *_runs(store), *_tools()]
+    findings = [*_store(store, store_url), *(_disk(store.root) if store.root else ()), *_runs(store), *_tools()]
     if as_json:
         print_json(findings)
     else:
@@ -62,19 +62,18 @@ def doctor(as_json: bool, store_url: str | None) -> int:
     return StateError.exit_code if any(finding.verdict == "bad" for finding in findings) else 0
 
 
-def _store(store: DirectoryStore, url: str | None) -> list[Diagnosis]:
+def _store(store: Store, url: str | None) -> list[Diagnosis]:
     why = "the nearest .rerail at or above this directory"
     if url:
         why = "--store says so"
     elif os.environ.get("RERAIL_STORE"):
         why = "RERAIL_STORE says so"
-    elif not os.path.isdir(store.root):
+    elif store.root and not os.path.isdir(store.root):
         why = "there is none yet; the first run makes it"
-    return [Diagnosis("ok", "store", f"{store.root} ({why})")]
+    return [Diagnosis("ok", "store", f"{store.url} ({why})")]
 
 
-def _disk(store: DirectoryStore) -> list[Diagnosis]:
-    place = store.root
+def _disk(place: str) -> list[Diagnosis]:
     while not os.path.isdir(place):
         place = os.path.dirname(place)
     kind = _file_system(place)
@@ -139,7 +138,7 @@ def _lock(place: str) -> Diagnosis:
     return Diagnosis("bad", "locks", "two owners at once are possible here: keep the state elsewhere (--store)")
 
 
-def _runs(store: DirectoryStore) -> list[Diagnosis]:
+def _runs(store: Store) -> list[Diagnosis]:
     rows = summaries(store)
     counts: dict[str, int] = {}
     for row in rows:
@@ -147,7 +146,7 @@ def _runs(store: DirectoryStore) -> list[Diagnosis]:
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none"
     findings = [Diagnosis("warning" if counts.get("damaged") else "ok", "runs", told)]
     if rows:
-        findings.append(Diagnosis("ok", "state", f"{size(tree_bytes(store.root))} in {len(rows)} runs"))
+        findings.append(Diagnosis("ok", "state", f"{size(store.size())} in {len(rows)} runs"))
     return findings
 
 

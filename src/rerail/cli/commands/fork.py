@@ -9,7 +9,7 @@ import click
 
 from rerail import api
 from rerail.cli.execute import ExecuteFlags, driving_options, go_on, show_plan
-from rerail.cli.options import base_dir, find_run, open_store, pairs, run_argument
+from rerail.cli.options import find_run, open_store, pairs, run_argument
 from rerail.cli.render.output import say
 from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id
@@ -43,7 +43,7 @@ def fork(
         check_run_id(run_id)
     store = open_store(store_url)
     parent = find_run(store, run_name)
-    base = base_dir(store)
+    base = store.base_dir
     request = api.StartRequest(
         pipeline_path="",
         params=pairs(params, "-p"),

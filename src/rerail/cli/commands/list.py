@@ -51,9 +51,9 @@ def list_runs(
     if as_json:
         print_json(rows)
     elif not rows and store.runs():
-        say(f"rerail: no run in {store.root} matches\n  next: rerail list")
+        say(f"rerail: no run in {store.url} matches\n  next: rerail list")
     elif not rows:
-        say(f"rerail: no runs in {store.root}\n  next: rerail run PIPELINE")
+        say(f"rerail: no runs in {store.url}\n  next: rerail run PIPELINE")
     else:
         _table(rows, out_look())
     return 0

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import click
 
+from rerail.app.logs import LogReader, LogSelection, Piece
 from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_option
-from rerail.cli.render.log_reader import LogReader, LogSelection, Piece
 from rerail.cli.render.output import printable, say
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.core.state import name
 from rerail.errors import UsageError
 from rerail.executors.logs import begun
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 
 POLL_SECONDS = 0.1
 _COLOURS = ("cyan", "green", "yellow", "")
@@ -39,10 +39,9 @@ def logs(
         step, _, item = step[:-1].partition("[")
     if attempt is not None and step is None:
         raise UsageError("--attempt needs a STEP", hint=f"rerail logs {run_id} STEP --attempt {attempt}")
-    directory = os.path.join(store.path(run_id), "logs")
     wanted = LogSelection(step=step or "", item=item, attempt=attempt)
-    _refuse_unknown(store, run_id, directory, wanted)
-    reader = LogReader(directory, wanted)
+    _refuse_unknown(store, run_id, wanted)
+    reader = LogReader(store.logs(run_id), wanted)
     printer = _Printer(out_look(), only="" if step is None else name((step, item)))
     for piece in _pieces(store, run_id, reader, follow=follow):
         printer.put(piece)
@@ -52,11 +51,12 @@ def logs(
     return 0
 
 
-def _refuse_unknown(store: DirectoryStore, run_id: str, directory: str, wanted: LogSelection) -> None:
+def _refuse_unknown(store: Store, run_id: str, wanted: LogSelection) -> None:
     """A step or item that nothing happened to is a mistake, unless it has printed something."""
     units = store.read(run_id).state.units
     known = {unit[0] for unit in units}
-    printed = [one for one in begun(directory) if one.step == wanted.step or one.step.startswith(wanted.step + "/")]
+    entries = begun(store.logs(run_id))
+    printed = [one for one in entries if one.step == wanted.step or one.step.startswith(wanted.step + "/")]
     happened = any(wanted.takes(*unit, one.attempts) for unit, one in units.items() if unit[1] is not None)
     if (
         wanted.item is not None
@@ -75,7 +75,7 @@ def _refuse_unknown(store: DirectoryStore, run_id: str, directory: str, wanted: 
         )
 
 
-def _pieces(store: DirectoryStore, run_id: str, reader: LogReader, *, follow: bool) -> Iterator[Piece]:
+def _pieces(store: Store, run_id: str, reader: LogReader, *, follow: bool) -> Iterator[Piece]:
     yield from reader.ordered()
     while follow:
         alive = store.ownership(run_id).alive

@@ -6,7 +6,7 @@ import click
 
 from rerail import api
 from rerail.app import interventions
-from rerail.cli.options import base_dir, complete_step, find_run, open_store, reach, run_argument, store_option
+from rerail.cli.options import complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.render.output import say
 from rerail.cli.render.prompt import who
 from rerail.core.state import name
@@ -32,6 +32,6 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
             f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
         )
     units = {name(unit): unit for unit in recording.state.units}
-    interventions.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=base_dir(store))
+    interventions.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=store.base_dir)
     say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}{reach(store)}")
     return 0

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from rerail.app.runs import STATUSES, collect_copies, prunable, prune_run, tree_bytes
+from rerail.app.runs import STATUSES, collect_copies, prunable, prune_run
 from rerail.cli.options import json_option, open_store, store_option
 from rerail.cli.render.output import print_json, say
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import STYLES, out_look
 from rerail.cli.render.units import age, span
 from rerail.errors import RerailError, UsageError
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 from rerail.text import size_text as size
 
 FINISHED = ("completed",)
@@ -43,7 +43,7 @@ def prune(
     store = open_store(store_url)
     rows = prunable(store, _age(older_than), keep or 0, statuses or FINISHED)
     for row in rows:
-        row["bytes"] = tree_bytes(store.path(row["run_id"]))
+        row["bytes"] = store.size(row["run_id"])
     kept = [] if dry_run else [row for row in rows if not _prune(store, row["run_id"], statuses or FINISHED)]
     gone = [row for row in rows if row not in kept]
     total = sum(row["bytes"] for row in gone)
@@ -57,7 +57,7 @@ def prune(
     return 0
 
 
-def _prune(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> bool:
+def _prune(store: Store, run_id: str, statuses: tuple[str, ...]) -> bool:
     """Delete a run, or say why it stays; whether it is gone."""
     try:
         prune_run(store, run_id, statuses)
@@ -67,7 +67,7 @@ def _prune(store: DirectoryStore, run_id: str, statuses: tuple[str, ...]) -> boo
     return True
 
 
-def _collect(store: DirectoryStore, gone: set[str], *, dry_run: bool) -> None:
+def _collect(store: Store, gone: set[str], *, dry_run: bool) -> None:
     """Remove copies of artifacts that no run refers to any more, and say so."""
     try:
         count, total = collect_copies(store, gone, dry_run=dry_run)

@@ -13,11 +13,9 @@ from rerail.cli.render.output import say
 @store_option()
 def repair(run_name: str, store_url: str | None) -> int:
     """Salvage what can be proved of a damaged run; the damaged files are kept."""
-    from rerail.stores.repair import repair as salvage
-
     store = open_store(store_url)
     run_id = find_run(store, run_name)
-    done = salvage(store, run_id)
+    done = store.repair(run_id)
     if not done.reason:
         say(f"rerail: run {run_id} is not damaged; there is nothing to repair")
         return 0

@@ -12,7 +12,7 @@ import msgspec
 from rerail import api
 from rerail.app.runs import resumable
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
-from rerail.cli.options import base_dir, open_store, pairs
+from rerail.cli.options import open_store, pairs
 from rerail.cli.render.output import outlet
 from rerail.cli.render.summary import conclude
 from rerail.core.model import Pipeline, RunOptions
@@ -56,7 +56,7 @@ def run(
     given = {**_params_file(params_file), **pairs(params, "-p")}
     _check_steps(loaded, wanted)
     if resume_:
-        found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=base_dir(store))
+        found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=store.base_dir)
         if found is not None:
             return go_on(store, found, wanted)
     mask = api.present_secrets(loaded, wanted.options(RunOptions()))
@@ -84,7 +84,7 @@ def run(
         with shown_of(wanted, store, request.run_id or "") as shown:
             request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
             shown.attach(loaded, RunState(), pipeline)
-            result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=base_dir(store))
+            result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=store.base_dir)
         return conclude(result, store, quiet=wanted.quiet)
 
 

@@ -11,7 +11,6 @@ import msgspec
 
 from rerail.app.runs import owner_fields
 from rerail.cli.options import (
-    base_dir,
     complete_step,
     find_run,
     json_option,
@@ -27,7 +26,7 @@ from rerail.core.checkpoint import Checkpoint
 from rerail.core.items import STATUS
 from rerail.core.money import totals_by_step
 from rerail.core.state import shown_status
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 
 
 @click.command(epilog="Example: rerail show last, or of a map: rerail show last sections --page 2")
@@ -48,7 +47,7 @@ def show(run_name: str, step: str | None, page: int, status: str | None, as_json
     return _show_run(store, run_id, as_json=as_json)
 
 
-def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
+def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
     from rerail import api
 
     recording = store.read(run_id)
@@ -74,7 +73,7 @@ def _show_run(store: DirectoryStore, run_id: str, *, as_json: bool) -> int:
     portrait = RunView(checkpoint, status, out_look(), totals_by_step(recording.state))
     notices = () if ownership.alive else recording.notices
     parts = [
-        portrait.overview(f"rerail logs {run_id}  ({store.path(run_id)}/logs)", notices),
+        portrait.overview(_logs_hint(store, run_id), notices),
         portrait.steps(),
         portrait.artifacts(),
         portrait.invocations(store.history(run_id), alive=ownership.alive),
@@ -94,13 +93,18 @@ def _drop_internal(data: dict[str, Any]) -> None:
         record.pop("internal", None)
 
 
-def _with_states(checkpoint: Checkpoint, store: DirectoryStore) -> Checkpoint:
+def _logs_hint(store: Store, run_id: str) -> str:
+    where = store.directory(run_id)
+    return f"rerail logs {run_id}  ({where}/logs)" if where else f"rerail logs {run_id}"
+
+
+def _with_states(checkpoint: Checkpoint, store: Store) -> Checkpoint:
     """The checkpoint with what a glance at the artifacts of completed steps tells of them."""
     if not any(step.artifacts for step in checkpoint.steps):
         return checkpoint
     from rerail.artifacts.audit import state_of
 
-    work_dir = os.path.join(base_dir(store), checkpoint.work_dir)
+    work_dir = os.path.join(store.base_dir, checkpoint.work_dir)
     for step in checkpoint.steps:
         if step.status == "completed":
             step.artifacts = tuple(

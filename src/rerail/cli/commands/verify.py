@@ -8,12 +8,11 @@ import click
 import msgspec
 
 from rerail.app.runs import newest_first
-from rerail.cli.options import base_dir, complete_run, find_run, json_option, open_store, store_option
+from rerail.cli.options import complete_run, find_run, json_option, open_store, store_option
 from rerail.cli.render.output import ReadingProgress, print_json, say
 from rerail.cli.render.units import counted
 from rerail.errors import RerailError, StateError, UsageError
-from rerail.stores.directory import DirectoryStore
-from rerail.stores.verify import verify as prove
+from rerail.ports import Store
 
 BROKEN_ARTIFACTS = 1  # exit code: the state is intact, what it speaks of is not
 
@@ -46,21 +45,21 @@ def verify(run_name: str | None, everything: bool, as_json: bool, store_url: str
     return BROKEN_ARTIFACTS if rotten or any(row.get("flaws") for row in found) else 0
 
 
-def _verified(store: DirectoryStore, run_id: str, *, files: bool) -> dict[str, Any]:
+def _verified(store: Store, run_id: str, *, files: bool) -> dict[str, Any]:
     try:
-        proof = prove(store, run_id)
+        proof = store.verify(run_id)
         row = {"run_id": run_id, "intact": True, **msgspec.structs.asdict(proof)}
         return row | (_files(store, run_id) if files else {})
     except RerailError as error:
         return {"run_id": run_id, "intact": False, "problem": error.message, "next": error.hint}
 
 
-def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
+def _files(store: Store, run_id: str) -> dict[str, Any]:
     """What the completed steps of a run claim, and where that does not hold."""
     from rerail import api
 
     try:
-        ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=base_dir(store)).shown
+        ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=store.base_dir).shown
     except UsageError as error:  # the pipeline file is not in order: that is no fault of the run's
         return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
     units = ready.recording.state.units.values()
@@ -80,7 +79,7 @@ def _files(store: DirectoryStore, run_id: str) -> dict[str, Any]:
     }
 
 
-def _rotten(store: DirectoryStore) -> list[str]:
+def _rotten(store: Store) -> list[str]:
     return [sha256 for sha256 in store.content.digests() if store.content.defect(sha256)]
 
 

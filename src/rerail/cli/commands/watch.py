@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Iterator
 
 import click
 
 from rerail.app.traces import process_tag_in
-from rerail.cli.options import base_dir, find_run, open_store, run_argument, store_option
+from rerail.cli.options import find_run, open_store, run_argument, store_option
 from rerail.cli.render.events import sentence
 from rerail.cli.render.output import STDERR, say
 from rerail.cli.render.probe import AttemptProbe
 from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import clock
 from rerail.core.state import RunState, shown_status
-from rerail.ports import LoadedRun
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import LoadedRun, Store
 
 POLL_SECONDS = 0.1
 MOST_SHARE = 5  # reading takes at most a fifth of the time
@@ -43,12 +41,13 @@ def watch(run_name: str, store_url: str | None) -> int:
     return 0
 
 
-def _draw(store: DirectoryStore, run_id: str) -> LoadedRun:
+def _draw(store: Store, run_id: str) -> LoadedRun:
     from rerail import api
     from rerail.cli.render.live import LiveView
 
-    ready = api.prepare(store, run_id, api.ResumeRequest(verify=None), base_dir=base_dir(store))
-    view = LiveView(run_id, AttemptProbe(store.path(run_id), lambda: process_tag_in(store, run_id)), terminal_of(STDERR))
+    ready = api.prepare(store, run_id, api.ResumeRequest(verify=None), base_dir=store.base_dir)
+    probe = AttemptProbe(store.logs(run_id), lambda: process_tag_in(store, run_id))
+    view = LiveView(run_id, probe, terminal_of(STDERR))
     view.attach(ready.pipeline, ready.recording.state)
     try:
         for recording in _changes(store, run_id):
@@ -58,7 +57,7 @@ def _draw(store: DirectoryStore, run_id: str) -> LoadedRun:
     return recording
 
 
-def _tell(store: DirectoryStore, run_id: str) -> LoadedRun:
+def _tell(store: Store, run_id: str) -> LoadedRun:
     """Where nothing can be drawn: one line per event."""
     told = 0
     for latest in _changes(store, run_id):
@@ -69,13 +68,13 @@ def _tell(store: DirectoryStore, run_id: str) -> LoadedRun:
     return latest
 
 
-def _changes(store: DirectoryStore, run_id: str) -> Iterator[LoadedRun]:
+def _changes(store: Store, run_id: str) -> Iterator[LoadedRun]:
     """The run each time it has changed, until nobody drives it any more."""
-    state, stamp = RunState(), (-1, -1)
+    state, stamp = RunState(), ""
     while True:
         alive = store.ownership(run_id).alive
         began = time.monotonic()
-        newest = _stamp(store.path(run_id))
+        newest = store.stamp(run_id)
         if newest != stamp or state.seq == 0:
             recording = store.read(run_id)
             stamp, state = newest, recording.state
@@ -84,14 +83,3 @@ def _changes(store: DirectoryStore, run_id: str) -> Iterator[LoadedRun]:
             yield store.read(run_id)
             return
         time.sleep(max(POLL_SECONDS, (time.monotonic() - began) * MOST_SHARE))
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    """Changes whenever the journal does."""
-    newest = (0, 0)
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.name.startswith("journal-"):
-                status = entry.stat()
-                newest = max(newest, (status.st_mtime_ns, status.st_size))
-    return newest

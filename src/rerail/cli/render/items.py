@@ -14,12 +14,12 @@ from rerail.core.events import StepCompleted
 from rerail.core.items import STATUS
 from rerail.core.state import RunState, UnitState
 from rerail.errors import UsageError
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 
 PAGE = 50
 
 
-def show_items(store: DirectoryStore, run_id: str, step: str, page: int, status: str | None, *, as_json: bool) -> int:
+def show_items(store: Store, run_id: str, step: str, page: int, status: str | None, *, as_json: bool) -> int:
     """Show a page of the items of a map that stand in a certain way, or all of them as JSON."""
     state = store.read(run_id).state
     unit = state.unit((step, None))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from datetime import datetime
 
-from rerail import durable
 from rerail.cli.render.events import sentence
 from rerail.cli.render.output import printable, say, say_raw
 from rerail.cli.render.terminal import STYLES, Terminal
@@ -15,6 +13,7 @@ from rerail.core import events as ev
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.state import RunState
 from rerail.engine.spec import attempt_name
+from rerail.ports import RunLogs
 
 PROGRESS_SECONDS = 10.0  # between two lines about a map
 GROUP_BYTES = 64 * 1024  # of a step's output, in a group
@@ -83,8 +82,8 @@ def _closes(event: ev.Event) -> bool:
 class GithubReporter:
     """What a step printed, folded into a group once it has ended, and failures as annotations."""
 
-    def __init__(self, run_dir: str) -> None:
-        self._logs = os.path.join(run_dir, "logs")
+    def __init__(self, logs: RunLogs) -> None:
+        self._logs = logs
         self._places: dict[str, tuple[str, int]] = {}
 
     def attach(self, pipeline: Pipeline, path: str) -> None:
@@ -111,11 +110,7 @@ class GithubReporter:
     def _output(self, name: str) -> str:
         texts = []
         for ending in (".out", ".err"):
-            try:
-                with durable.open_to_read(os.path.join(self._logs, name + ending)) as file:
-                    texts.append(file.read(GROUP_BYTES).decode(errors="replace").rstrip("\n"))
-            except OSError:
-                continue
+            texts.append(self._logs.read(name + ending, 0, GROUP_BYTES).decode(errors="replace").rstrip("\n"))
         return printable("\n".join(text for text in texts if text))
 
 

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from itertools import islice
 
-from rerail import durable
 from rerail.cli.render.dashboard import AttemptGlance
 from rerail.core.money import COST
 from rerail.core.state import RunState, Unit
 from rerail.engine.spec import attempt_name
 from rerail.executors import channels
+from rerail.ports import RunLogs
 from rerail.text import one_line, without_escapes
 
 TAIL_BYTES = 2048
+ENDINGS = (".out", ".err", ".out.rest", ".err.rest", ".out.rest2", ".err.rest2")
 MOST = 64  # that anybody could look at
 
 
 class AttemptProbe:
     """Looks at the attempts of one run."""
 
-    def __init__(self, run_dir: str, mark: Callable[[], str]) -> None:
-        self._logs = os.path.join(run_dir, "logs")
+    def __init__(self, logs: RunLogs, mark: Callable[[], str]) -> None:
+        self._logs = logs
         self._mark = mark
         self._channels = ""
         self._costs: dict[str, tuple[int, float]] = {}
@@ -65,12 +65,10 @@ class AttemptProbe:
         return known[1]
 
     def _last_line(self, name: str) -> str:
-        newest, text = 0, ""
-        for ending in (".out", ".err", ".out.rest", ".err.rest", ".out.rest2", ".err.rest2"):
-            with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._logs, name + ending)) as file:
-                status = os.fstat(file.fileno())
-                if status.st_mtime_ns > newest:
-                    file.seek(max(status.st_size - TAIL_BYTES, 0))
-                    newest, text = status.st_mtime_ns, file.read(TAIL_BYTES).decode(errors="replace")
+        found = (self._logs.stat(name + ending) for ending in ENDINGS)
+        newest = max((file for file in found if file is not None), key=lambda file: file.modified, default=None)
+        if newest is None:
+            return ""
+        text = self._logs.read(newest.name, max(newest.size - TAIL_BYTES, 0), TAIL_BYTES).decode(errors="replace")
         lines = [line for line in without_escapes(text).replace("\r", "\n").splitlines() if line.strip()]
         return one_line(lines[-1].strip(), 300) if lines else ""

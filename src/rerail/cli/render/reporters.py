@@ -10,14 +10,13 @@ from rerail.cli.render.output import STDERR, JsonReporter
 from rerail.cli.render.terminal import terminal_of
 from rerail.core.model import Pipeline
 from rerail.core.state import RunState
-from rerail.ports import Reporter
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Reporter, Store
 
 
 class Reporters:
     """The reporters of one life of a run, from before it begins until after it has ended."""
 
-    def __init__(self, store: DirectoryStore, run_id: str, *, quiet: bool, verbose: bool, as_json: bool) -> None:
+    def __init__(self, store: Store, run_id: str, *, quiet: bool, verbose: bool, as_json: bool) -> None:
         look = terminal_of(STDERR)
         self._github: GithubReporter | None = None
         self._view = None
@@ -28,13 +27,13 @@ class Reporters:
             from rerail.cli.render.live import LiveView
             from rerail.cli.render.probe import AttemptProbe
 
-            self._view = LiveView(run_id, AttemptProbe(store.path(run_id), lambda: process_tag_in(store, run_id)), look)
+            self._view = LiveView(run_id, AttemptProbe(store.logs(run_id), lambda: process_tag_in(store, run_id)), look)
             self.reporters.append(self._view)
             return
         self._lines = LineReporter(run_id, look, quiet=quiet, verbose=verbose)
         self.reporters.append(self._lines)
         if look.ci == "github" and not quiet:
-            self._github = GithubReporter(store.path(run_id))
+            self._github = GithubReporter(store.logs(run_id))
             self.reporters.append(self._github)
 
     def attach(self, pipeline: Pipeline, state: RunState, path: str) -> None:

@@ -15,10 +15,10 @@ from rerail.core.money import COST
 from rerail.core.state import RunState
 from rerail.engine.spec import RunResult
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPausedError
-from rerail.stores.directory import DirectoryStore
+from rerail.ports import Store
 
 
-def conclude(result: api.RunOutcome, store: DirectoryStore, *, quiet: bool) -> int:
+def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
     """Say how it ended and what to type next; the exit code."""
     end, run_id = result.end, result.run_id
     where = reach(store)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
 import msgspec
 
-from rerail import durable
 from rerail.core.state import name
-from rerail.executors.logs import LOG_BYTES, ORDER, RESTS, LogIndexEntry, begun, is_pooled
+from rerail.executors.logs import LOG_BYTES, ORDER, RESTS, LogIndexEntry, begun, is_pooled, lines_of
+from rerail.ports import RunLogs
 
 PIECE = 1 << 20
 
@@ -43,8 +41,8 @@ class Piece(msgspec.Struct, frozen=True):
 class LogReader:
     """The logs of one run."""
 
-    def __init__(self, directory: str, wanted: LogSelection) -> None:
-        self._directory = directory
+    def __init__(self, logs: RunLogs, wanted: LogSelection) -> None:
+        self._logs = logs
         self._wanted = wanted
         self._read: dict[str, int] = {}  # bytes of each file that were taken
         self._begun: dict[str, list[LogIndexEntry]] = {}
@@ -53,7 +51,7 @@ class LogReader:
 
     def _index(self) -> None:
         """Learn what was written into shared files by now."""
-        entries = list(begun(self._directory))
+        entries = list(begun(self._logs))
         if len(entries) != self._indexed:
             self._indexed = len(entries)
             self._begun = {}
@@ -68,48 +66,37 @@ class LogReader:
 
     def ordered(self) -> Iterator[Piece]:
         """What was noted down in the order of time."""
-        with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._directory, ORDER)) as order:
-            for line in order:
-                words = line.split(b" ", 2)
-                if len(words) == 3 and words[1].isdigit() and line.endswith(b"\n"):
-                    file = words[2][:-1].decode(errors="replace")
-                    if self._is_wanted(file):
-                        yield from self._take(file, int(words[1]))
+        for line in lines_of(self._logs, ORDER):
+            words = line.split(b" ", 2)
+            if len(words) == 3 and words[1].isdigit() and line.endswith(b"\n"):
+                file = words[2][:-1].decode(errors="replace")
+                if self._is_wanted(file):
+                    yield from self._take(file, int(words[1]))
 
     def new(self) -> Iterator[Piece]:
         """What else there is by now: not noted down yet, or never."""
         self._index()
-        with contextlib.suppress(OSError):
-            for file in sorted(os.listdir(self._directory), key=self._age):
-                if self._is_wanted(file) and not file.endswith(RESTS):
-                    yield from self._take(file, 1 << 60 if is_pooled(file) else LOG_BYTES)
+        for log in self._logs.files():
+            if self._is_wanted(log.name) and not log.name.endswith(RESTS):
+                yield from self._take(log.name, 1 << 60 if is_pooled(log.name) else LOG_BYTES)
 
     def rests(self) -> Iterator[Piece]:
         """The ends of logs that were too long to be kept whole."""
-        with contextlib.suppress(OSError):
-            rests = [file for file in os.listdir(self._directory) if self._is_wanted(file) and file.endswith(RESTS)]
-            for file in sorted(rests, key=self._continues_at):
-                yield from self._take(file, LOG_BYTES * 2)
+        names = [log.name for log in self._logs.files()]
+        rests = [name for name in names if self._is_wanted(name) and name.endswith(RESTS)]
+        for file in sorted(rests, key=self._continues_at):
+            yield from self._take(file, LOG_BYTES * 2)
 
     def _continues_at(self, file: str) -> int:
-        with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._directory, file)) as opened:
-            found = re.search(rb"after byte (\d+)", opened.readline(200))
-            return int(found[1]) if found else 0
-        return 0
-
-    def _age(self, file: str) -> float:
-        with contextlib.suppress(OSError):
-            return os.stat(os.path.join(self._directory, file)).st_mtime
-        return 0.0
+        found = re.search(rb"after byte (\d+)", self._logs.read(file, 0, 200).partition(b"\n")[0])
+        return int(found[1]) if found else 0
 
     def _take(self, file: str, most: int) -> Iterator[Piece]:
-        with contextlib.suppress(OSError), durable.open_to_read(os.path.join(self._directory, file)) as opened:
-            opened.seek(self._read.get(file, 0))
-            while most > 0 and (data := opened.read(min(most, PIECE))):
-                most -= len(data)
-                at = self._read.get(file, 0)
-                self._read[file] = at + len(data)
-                yield from self._shared(file, at, data) if is_pooled(file) else self._own(file, data)
+        while most > 0 and (data := self._logs.read(file, self._read.get(file, 0), min(most, PIECE))):
+            most -= len(data)
+            at = self._read.get(file, 0)
+            self._read[file] = at + len(data)
+            yield from self._shared(file, at, data) if is_pooled(file) else self._own(file, data)
 
     @staticmethod
     def _own(file: str, data: bytes) -> Iterator[Piece]:
