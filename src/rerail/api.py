@@ -98,7 +98,7 @@ def start_pipeline(
     refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
     files = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
     refuse_misplaced(pipeline, files, request.pipeline_path)
-    claims = PathClaims(store, pipeline, header, files.work_dir, allow_concurrent=request.allow_concurrent)
+    claims = PathClaims(store, pipeline, header, files.work_dir, allow_concurrent=request.execute.allow_concurrent)
     log: RunWriter | None = None
     try:
         with claims.claimed("rerail run"):
@@ -109,16 +109,15 @@ def start_pipeline(
         raise
     try:
         opening = started(pipeline, text, request.options, now)
-        decisions = plan(pipeline, RunState(), wishes=PlanOptions(start=request.start))
+        decisions = plan(pipeline, RunState(), wishes=PlanOptions(start=request.execute.start))
         place = ExecuteRequest(
             work_dir=absolute(log.recording.header.work_dir, base_dir),
             functions=functions or {},
-            until=request.until,
+            execute=request.execute,
             mask=mask,
             files=files,
             content=store.content,
             contested=claims.contested,
-            wait=request.wait,
             ask=request.ask,
         )
         driven = execute(log, pipeline, decisions, opening, reporters, place)
@@ -156,7 +155,7 @@ def resume(
                     log.save_snapshot(checkpoint(store, recording), keep=ready.pipeline.checkpoint.history)
             return None
         header, work_dir = recording.header, ready.place.work_dir
-        claims = PathClaims(store, ready.pipeline, header, work_dir, allow_concurrent=request.allow_concurrent)
+        claims = PathClaims(store, ready.pipeline, header, work_dir, allow_concurrent=request.execute.allow_concurrent)
         relying.callback(claims.release)
         with claims.claimed(f"rerail resume {run_id}"):
             pass
@@ -172,16 +171,13 @@ def resume(
         place = ExecuteRequest(
             work_dir=absolute(log.recording.header.work_dir, base_dir),
             functions=functions or {},
-            until=request.until,
+            execute=request.execute,
             mask=mask,
             files=ready.place,
             content=store.content,
             contested=claims.contested,
             mended=mending_events(ready, done, opening.at),
             spared=ready.audit.taken_over,
-            retry=ready.wishes.retry,
-            changes=ready.wishes.changes,
-            wait=request.wait,
             ask=request.ask,
         )
         driven = execute(log, ready.pipeline, ready.plan, opening, reporters, place)

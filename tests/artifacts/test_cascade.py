@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from rerail import api
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
+from rerail.core.plan import ExecuteOptions
 from rerail.stores.directory import DirectoryStore
 
 pytestmark = pytest.mark.privileges
@@ -88,7 +89,7 @@ class World:
         """Resume with nothing broken any more; what ran."""
         self.broken = set()
         before = len(self.ran)
-        request = api.ResumeRequest(pipeline=self.pipeline, restore=restore)
+        request = api.ResumeRequest(pipeline=self.pipeline, execute=ExecuteOptions(restore=restore))
         api.resume(self.store, "r", (), request, base_dir=str(self.root), functions=self.functions)
         return self.ran[before:]
 

@@ -16,6 +16,7 @@ import pytest
 
 from rerail import api, durable, testing
 from rerail.core.model import RunOptions
+from rerail.core.plan import ExecuteOptions
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project, eventually
 from tests.crash.figures import figure
@@ -96,7 +97,9 @@ def test_twenty_simultaneous_starts_get_twenty_runs(project: Project) -> None:
 
     def start(_index: int) -> int:
         options = RunOptions(parallel=1)
-        request = api.StartRequest(pipeline_path=str(pipeline), options=options, allow_concurrent=True)
+        request = api.StartRequest(
+            pipeline_path=str(pipeline), options=options, execute=ExecuteOptions(allow_concurrent=True)
+        )
         return 0 if api.start(store, request).end.status == "completed" else 1
 
     assert in_children(20, start) == [0] * 20

@@ -214,10 +214,7 @@ class Simulation:
             steps=len(self.pipeline.steps),
             hooks=self.pipeline.hooks,
         )
-        changes = spec.get("changes", "rerun")
-        decisions = plan(
-            self.pipeline, state, Audit(), PlanOptions(changes=changes, retry=spec.get("retry", frozenset()))
-        )
+        decisions = plan(self.pipeline, state, Audit(), PlanOptions())
         reporter = Warnings()
         self.executor = executor = SimulatedExecutor(self.clock, self.scripts)
         signals = Signals(executor)

@@ -27,7 +27,7 @@ from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepInherited, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline, Step
-from rerail.core.plan import PlanOptions
+from rerail.core.plan import ExecuteOptions, PlanOptions
 from rerail.core.planner import nested_units, plan
 from rerail.core.staleness import EVERYTHING, references
 from rerail.core.state import UnitState, fold
@@ -43,13 +43,15 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "", look: bool = True) -> Fork:
-    """Plan a run that shares everything before `request.start` with its parent; raises UsageError.
+    """Plan a run that shares everything before `request.execute.start` with its parent; raises UsageError.
 
     Without `look` files are not looked at: whoever drives it will.
     """
     parent = store.read(parent_id)
     now = datetime.now(UTC)
-    origin = plan_resume(store, parent, ResumeRequest(verify=None, start=request.start, until=request.until), base_dir)
+    origin = plan_resume(
+        store, parent, ResumeRequest(execute=msgspec.structs.replace(request.execute, verify=None)), base_dir
+    )
     pipeline = origin.pipeline
     mask = mask_of(pipeline, request.options)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
@@ -67,11 +69,11 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
     adopted = tuple(
         mask.struct(_with_results(event, store, header.run_id, absolute(header.work_dir, base_dir)))
-        for event in _inherited(parent, pipeline, request.start, changed, outdated, now)
+        for event in _inherited(parent, pipeline, request.execute.start, changed, outdated, now)
     )
     state = fold(enumerate((opening, *adopted), 1))
-    wishes = PlanOptions(start=request.start)
-    wanted = ResumeRequest(verify="full" if look else None)
+    wishes = PlanOptions(start=request.execute.start)
+    wanted = ResumeRequest(execute=ExecuteOptions(verify="full" if look else None))
     audit = run_audit(pipeline, state, origin.place, store.content, wanted)
     ready = ResumePlan(
         run_id=header.run_id,

@@ -17,6 +17,7 @@ from rerail.core.events import ApprovalGiven, Event, ItemDropped, ItemEdited, Ru
 from rerail.core.inflight import interrupted_event
 from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
+from rerail.core.plan import ExecuteOptions
 from rerail.core.state import RunState, Unit, fold, name
 from rerail.errors import RunBusy, UsageError
 from rerail.ports import RunWriter, Store
@@ -72,7 +73,7 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
     It may be given before the step is reached. Raises UsageError if there is no such step, or it has its answer.
     """
     recording = store.read(run_id)
-    ready = plan_resume(store, recording, ResumeRequest(verify=None), base_dir)
+    ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
     unit = _approve_step(ready.pipeline, recording.state, step, run_id)
     if not recording.state.seq:
         raise UsageError(f"run {run_id} has not begun", hint=f"rerail resume {run_id}")
@@ -130,7 +131,7 @@ def drop_items(store: Store, run_id: str, units: Sequence[Unit], by: str) -> Non
 def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, base_dir: str = "") -> None:
     """Change an item of the dead letter queue; raises UsageError if it could not be one of the map's."""
     recording = store.read(run_id)
-    ready = plan_resume(store, recording, ResumeRequest(verify=None), base_dir)
+    ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
     mask = mask_of(ready.pipeline, recording.state.options)
     _refuse_past_iterations(recording.state, unit, run_id)
     hint = f"rerail dlq show {run_id} {unit[1]}"

@@ -10,25 +10,25 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rerail import processes
 from rerail.app.traces import hiding, last_traces, present_secrets
-from rerail.core.audit import Audit, Depth
+from rerail.core.audit import Audit
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
-from rerail.core.events import FORMAT, AttemptProgress, RunStarted
+from rerail.core.events import FORMAT, RunStarted
 from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import Scope
 from rerail.core.expressions.render import StepResults
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.params import resolve
-from rerail.core.plan import Changes, Plan, PlanOptions
+from rerail.core.plan import ExecuteOptions, Plan, PlanOptions
 from rerail.core.planner import plan
 from rerail.core.staleness import fingerprint
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState
 from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import ContentStore, LoadedRun, Store
@@ -78,11 +78,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     run_id: str | None = None
     options: RunOptions = RunOptions()
-    start: str = ""  # `--from`
-    until: str = ""
-    wait: Literal["", "yes", "no"] = ""
-    ask: Any = None  # asks a person who is there: `engine.job.Ask`
-    allow_concurrent: bool = False  # beside a live run that writes the same paths
+    execute: ExecuteOptions = ExecuteOptions()
+    ask: Any = None  # the person at the terminal: `engine.spec.Ask`
 
 
 def load(path: str) -> tuple[Pipeline, bytes]:
@@ -108,18 +105,11 @@ def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How a run is to go on. `pipeline` is for pipelines that no file declares."""
 
-    changes: Changes = "rerun"
     options: RunOptions | None = None  # None: as recorded
-    start: str = ""
-    until: str = ""
-    verify: Depth | None = "full"  # None: files are not looked at
-    restore: bool = True
-    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue; empty: as the plan has it
+    execute: ExecuteOptions = ExecuteOptions()
     pipeline: Pipeline | None = None
     progress: Callable[[int], None] = lambda _: None  # told the bytes the audit has read
-    wait: Literal["", "yes", "no"] = ""  # for services that ask for patience: however long, or not at all
-    ask: Any = None  # asks a person who is there: `engine.job.Ask`
-    allow_concurrent: bool = False  # beside a live run that writes the same paths
+    ask: Any = None  # the person at the terminal: `engine.spec.Ask`
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> ResumePlan:
@@ -149,21 +139,21 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
         notices.append(f"{path} is gone; the copy the run was last driven with is used")
     mask = present_secrets(pipeline, request.options or (state.options if state.seq else header.options))
     refuse_secret_pipeline(mask, pipeline, text, header.pipeline_path)
-    _refuse_unknown(pipeline, (request.start, request.until), header.run_id)
-    if request.changes == "refuse" and frozen is not None and text != frozen:
+    _refuse_unknown(pipeline, (request.execute.start, request.execute.until), header.run_id)
+    if request.execute.changes == "refuse" and frozen is not None and text != frozen:
         _refuse_changes(pipeline, frozen, path, header.run_id)
     from rerail.artifacts.paths import place_of
 
     place = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
-    if request.verify is not None:
+    if request.execute.verify is not None:
         refuse_misplaced(pipeline, place, path)
     with hiding(mask):
         audit = run_audit(pipeline, state, place, store.content, request)
-    wishes = _wishes(request, last_traces(store, recording))
-    if request.changes != "keep" and not audit.flaws:
+    wishes = PlanOptions(**msgspec.structs.asdict(request.execute), seen=last_traces(store, recording))
+    if request.execute.changes != "keep" and not audit.flaws:
         relisted = _relisted(store, recording, pipeline, place)
         wishes = msgspec.structs.replace(wishes, relisted=relisted)
-        if relisted and request.changes == "refuse":
+        if relisted and request.execute.changes == "refuse":
             _refuse_other_items(header.run_id, relisted)
     return ResumePlan(
         run_id=header.run_id,
@@ -177,12 +167,6 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
         notices=tuple(notices),
         mask=mask,
         refreeze=text != frozen,
-    )
-
-
-def _wishes(request: ResumeRequest, seen: Mapping[Unit, AttemptProgress]) -> PlanOptions:
-    return PlanOptions(
-        changes=request.changes, start=request.start, restore=request.restore, retry=request.retry, seen=seen
     )
 
 
@@ -232,11 +216,11 @@ def run_audit(
     pipeline: Pipeline, state: RunState, place: ProjectPaths, content: ContentStore, request: ResumeRequest
 ) -> Audit:
     """What is really on disk of what completed steps claim, and of what they had read."""
-    if request.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
+    if request.execute.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
         return Audit()
     from rerail.artifacts.audit import Auditor
 
-    return Auditor(place, content, request.verify, request.progress).audit(pipeline, state)
+    return Auditor(place, content, request.execute.verify, request.progress).audit(pipeline, state)
 
 
 def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:

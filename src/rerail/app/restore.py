@@ -14,6 +14,7 @@ from rerail.core.audit import after_mending
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import filled
+from rerail.core.plan import ExecuteOptions
 from rerail.core.planner import plan
 from rerail.core.state import Unit
 from rerail.errors import UsageError
@@ -84,7 +85,7 @@ def sealed_now(store: Store, log: RunWriter, step_id: str, base_dir: str, until:
     Nothing of it is collected `until` it is recorded.
     """
     recording = log.recording
-    ready = plan_resume(store, recording, ResumeRequest(verify=None), base_dir)
+    ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
     step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
     if step is None or not (step.artifacts or step.inputs):
         return {}

@@ -9,7 +9,7 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -23,8 +23,8 @@ from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, Ste
 from rerail.core.inflight import in_flight
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
-from rerail.core.plan import Changes, Plan
-from rerail.core.state import RunState, Unit, name
+from rerail.core.plan import ExecuteOptions, Plan
+from rerail.core.state import RunState, name
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
@@ -41,15 +41,12 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     work_dir: str
     functions: Mapping[str, Callable[..., dict[str, Any] | None]]
-    until: str
+    execute: ExecuteOptions
     mask: Mask
     files: paths.ProjectPaths
     content: ContentStore
     mended: tuple[Event, ...] = ()
     spared: frozenset[str] = frozenset()
-    retry: frozenset[Unit] = frozenset()
-    changes: Changes = "rerun"
-    wait: Literal["", "yes", "no"] = ""
     ask: Ask | None = None
     contested: Contested = lambda _paths, _since: ""
 
@@ -127,13 +124,10 @@ def execute(
         channel=channels.of,
         left_by=channels.left_by,
         seen=channels.seen,
-        wait=place.wait,
         mask=place.mask,
-        until=place.until,
+        execute=place.execute,
         mended=place.mended,
         spared=place.spared,
-        retry=place.retry,
-        changes=place.changes,
     )
     worker = ThreadedArtifactWorker(place.files, place.content, log, place.mask, executor.wake, place.contested)
     watchdogs = executor.watchdogs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import click
 import msgspec
@@ -18,11 +18,11 @@ from rerail.cli.render.prompt import asker
 from rerail.cli.render.reporters import Reporters
 from rerail.cli.render.summary import conclude
 from rerail.cli.render.terminal import terminal_of
-from rerail.core.audit import Audit, Depth
+from rerail.core.audit import Audit
 from rerail.core.model import RunOptions
-from rerail.core.plan import Changes, Plan
+from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.planner import up_to
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState
 from rerail.engine.spec import Ask
 from rerail.errors import UsageError
 from rerail.loaders.fields import parse_duration
@@ -30,30 +30,26 @@ from rerail.ports import Store
 
 
 class ExecuteFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asked for; None and empty mean: as recorded."""
+    """Flags of the commands that execute a run; None and empty mean: as recorded."""
 
     parallel: int | None = None
     fail_fast: bool = False
     secrets: tuple[str, ...] = ()
     budget_usd: float | None = None
     max_runtime: str | None = None
-    wait: bool | None = None
-    start: str = ""
-    until: str = ""
-    changes: Changes = "rerun"
-    verify: Depth = "full"
-    no_restore: bool = False
-    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue
-    allow_concurrent: bool = False
+    execute: ExecuteOptions = ExecuteOptions()
     dry_run: bool = False
     as_json: bool = False
     quiet: bool = False
     verbose: bool = False
 
-    @property
-    def patience(self) -> Literal["", "yes", "no"]:
-        """Whether to wait for services that ask for it."""
-        return "" if self.wait is None else "yes" if self.wait else "no"
+    @classmethod
+    def parse(cls, **flags: Any) -> ExecuteFlags:
+        """Build the flags from those of the command line: options of the invocation are members of `execute`."""
+        wait, no_restore = flags.pop("wait", None), flags.pop("no_restore", False)
+        flags |= {"wait": "" if wait is None else "yes" if wait else "no", "restore": not no_restore}
+        names = [name for name in ExecuteOptions.__struct_fields__ if name in flags]
+        return cls(execute=ExecuteOptions(**{name: flags.pop(name) for name in names}), **flags)
 
     def options(self, recorded: RunOptions) -> RunOptions:
         """The recorded options with what was given again."""
@@ -109,15 +105,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
     """Plan, say so, and unless it is a dry run do it."""
     base = store.base_dir
     request = api.ResumeRequest(
-        changes=wanted.changes,
-        start=wanted.start,
-        until=wanted.until,
-        verify=wanted.verify,
-        restore=not wanted.no_restore,
-        retry=wanted.retry,
-        wait=wanted.patience,
-        allow_concurrent=wanted.allow_concurrent,
-        progress=ReadingProgress() if not wanted.quiet else lambda _: None,
+        execute=wanted.execute, progress=ReadingProgress() if not wanted.quiet else lambda _: None
     )
     known = store.read(run_id)
     if wanted.dry_run or (known.state.status == "completed" and known.is_cached):
@@ -128,7 +116,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
         if wanted.dry_run:
             ready = ready.shown
             say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
-            decisions = up_to(ready.pipeline, ready.plan, wanted.until) if wanted.until else ready.plan
+            decisions = up_to(ready.pipeline, ready.plan, wanted.execute.until) if wanted.execute.until else ready.plan
             show_plan(decisions, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
             return 0
     recorded = known.state.options if known.state.seq else known.header.options
@@ -163,7 +151,7 @@ class PlanPrinter(api.ResumeObserver):
         ready = ready.shown
         if not self._wanted.quiet:
             say(self._headline)
-            until = self._wanted.until
+            until = self._wanted.execute.until
             decisions = up_to(ready.pipeline, ready.plan, until) if until else ready.plan
             say_plan(decisions, ready.recording.state, ready.notices, terminal_of(STDERR))
 

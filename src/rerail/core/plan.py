@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from rerail.core.audit import Flaw
+from rerail.core.audit import Depth, Flaw
 from rerail.core.events import AttemptProgress
 from rerail.core.money import NOTHING, total, totals_by_step
 from rerail.core.state import RunState, Unit
@@ -71,18 +71,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.saved_seconds for one in done), cost
 
 
-class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person asked of a plan.
+class ExecuteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one invocation. Unlike `RunOptions` they are not recorded.
 
-    `start` is the step to start from: it and what depends on it run in any case, and in a run that has not begun
-    everything else is skipped.
+    `start` is the step to start from: it and its dependants run in any case, and in a run that has not begun all other
+    steps are skipped.
     """
 
-    changes: Changes = "rerun"
-    start: str = ""
-    restore: bool = True
-    retry: frozenset[Unit] = frozenset()  # items of the dead letter queue that are to be tried again
-    relisted: Mapping[str, str] = {}  # maps whose source is not what it was, and in which way
-    seen: Mapping[
-        Unit, AttemptProgress
-    ] = {}  # how far attempts were that nobody ended, where more is known than was saved
+    start: str = ""  # `--from`
+    until: str = ""  # the last step to run
+    changes: Changes = "rerun"  # for edited steps and sources
+    verify: Depth | None = "full"  # None: files are not checked
+    restore: bool = True  # broken artifacts, instead of running their steps again
+    retry: frozenset[Unit] = frozenset()  # dead letters to retry; empty: as the plan has it
+    wait: Literal["", "yes", "no"] = ""  # for a quota: however long, or not at all
+    allow_concurrent: bool = False  # beside a live run that writes the same paths
+
+
+class PlanOptions(ExecuteOptions, frozen=True, kw_only=True):
+    """Options of an invocation, with the facts about sources and attempts that the plan needs."""
+
+    relisted: Mapping[str, str] = {}  # map → how its source has changed
+    seen: Mapping[Unit, AttemptProgress] = {}  # traces of interrupted attempts, where they say more than the journal

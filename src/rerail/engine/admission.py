@@ -82,7 +82,7 @@ class Admission:
         self._queues: dict[str, list[Task]] = {}  # tasks whose throttle is open, and full
         self._blocked: dict[Unit, tuple[Task, Blocked]] = {}
         self._stopped: set[str] = set()  # steps whose attempts are stopped because their budget is spent
-        self._wait = spec.wait
+        self._wait = spec.execute.wait
         self._executor = tools.executor
         self._dice = tools.dice
         self._clock = tools.clock

@@ -105,7 +105,7 @@ class Recovery:
         """Reopen the units inside a controller that run again, and everything around them."""
         state = self._recorder.state
         again = [inner.unit for inner in decision.inner if inner.decision == "rerun"]
-        again += [letter for letter in self._spec.retry if letter in state.units and is_inside(letter, unit)]
+        again += [letter for letter in self._spec.execute.retry if letter in state.units and is_inside(letter, unit)]
         for inner in again:
             if inner in state.units and state.units[inner].status in ("completed", "failed"):
                 self.invalidate(inner, decision.reason, reopened=True)
@@ -193,7 +193,7 @@ class Recovery:
     def _reopen_dead(self, unit: Unit) -> None:
         """Reopen the items of a map that failed permanently, or those of them that are to be retried."""
         for dead in list(dead_items(self._recorder.state, unit)):
-            if not self._spec.retry or dead in self._spec.retry:
+            if not self._spec.execute.retry or dead in self._spec.execute.retry:
                 self.invalidate(dead, "it had failed", reopened=True)
 
 

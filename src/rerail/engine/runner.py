@@ -54,8 +54,8 @@ class Runner:
         self.scopes = ScopeBuilder(spec, self.state)
         self.scopes.status = self._status
         self._root = Frame(Body(spec.pipeline.steps, spec.pipeline.finally_, spec.pipeline.env), self.queue)
-        if spec.until:
-            self._root.want(spec.until)
+        if spec.execute.until:
+            self._root.want(spec.execute.until)
         self._hooks = hook_ids(spec.pipeline)
         self._approvals = Approvals(spec, tools, recorder, self.recovery, self.scopes)
         self._admission = Admission(spec, tools, recorder, self.queue, self.running, self._approvals)
@@ -286,7 +286,7 @@ class Runner:
         if task.unit[1] is not None:
             return ""
         unit = self.state.unit(task.unit)
-        if unit.items is not None and self.spec.changes == "keep" and unit.fingerprint:
+        if unit.items is not None and self.spec.execute.changes == "keep" and unit.fingerprint:
             return unit.fingerprint  # a controller that goes on keeps its own, so that the next plan sees the edit
         return self.spec.definition(task.step)
 

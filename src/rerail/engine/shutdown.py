@@ -161,9 +161,9 @@ def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest
         return RunResult(
             status="paused", reason=blocked.why, cause=blocked.cause, until=blocked.until, waiting=blocked.waiting
         )
-    if spec.until and root.reached and not root.complete:
+    if spec.execute.until and root.reached and not root.complete:
         return RunResult(
-            status="paused", reason=f"stopped after {spec.until}, as --until asked", reached=True, cause="until"
+            status="paused", reason=f"stopped after {spec.execute.until}, as --until asked", reached=True, cause="until"
         )
     return RunResult(status="completed" if root.complete else "failed", reason=stop.reason)
 

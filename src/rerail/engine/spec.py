@@ -15,7 +15,7 @@ from rerail.core.expressions.language import Scope
 from rerail.core.inflight import AttemptTrace
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source, Step
-from rerail.core.plan import Changes, Plan
+from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.staleness import fingerprint
 from rerail.core.state import Unit
 from rerail.core.values import Progress, Usage
@@ -67,12 +67,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     channel: Callable[[str], tuple[str, dict[str, str]]]  # attempt name → channel prefix and its variables
     left_by: Callable[[str], AttemptTrace]  # attempt name → traces of an attempt that an earlier invocation left
     seen: Callable[[str], tuple[Usage, Progress | None]]  # attempt name → its usage and progress by now
-    wait: Literal["", "yes", "no"] = ""  # for a quota, however long, or not at all
-    until: str = ""  # the last step to run in this invocation
+    execute: ExecuteOptions = ExecuteOptions()
     mended: tuple[Event, ...] = ()  # restored and quarantined files, before anything runs
     spared: frozenset[str] = frozenset()  # paths of completed steps that a later step has taken over
-    retry: frozenset[Unit] = frozenset()  # dead letters to retry; empty: all
-    changes: Changes = "rerun"  # for edited sources
 
     def definition(self, step: Step) -> str:
         """Return the fingerprint of a step."""

@@ -166,7 +166,7 @@ def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_ur
     if not units:
         say(f"rerail: nothing to retry in the dead letter queue of run {run_id}")
         return 0
-    return go_on(store, run_id, ExecuteFlags(retry=frozenset(units), **wishes))
+    return go_on(store, run_id, ExecuteFlags.parse(retry=frozenset(units), **wishes))
 
 
 @dlq.command(epilog="Example: rerail dlq drop last chapter-7")

@@ -36,8 +36,8 @@ def fork(
     """
     from rerail.app.fork import create_fork, plan_fork
 
-    wanted = ExecuteFlags(**wishes)
-    if not wanted.start:
+    wanted = ExecuteFlags.parse(**wishes)
+    if not wanted.execute.start:
         raise UsageError("fork needs --from STEP", hint=f"rerail fork {run_name} --from STEP")
     if run_id is not None:
         check_run_id(run_id)
@@ -50,8 +50,7 @@ def fork(
         labels=pairs(labels, "--label"),
         run_id=run_id or api.new_run_id(datetime.now(UTC)),
         options=wanted.options(store.read(parent).header.options),
-        start=wanted.start,
-        until=wanted.until,
+        execute=wanted.execute,
     )
     if wanted.dry_run:
         ready = plan_fork(store, parent, request, base_dir=base).ready.shown

@@ -32,4 +32,4 @@ def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
         show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
         return 0
     store = open_store(store_url)
-    return go_on(store, find_run(store, what), ExecuteFlags(dry_run=True, as_json=as_json, **wishes))
+    return go_on(store, find_run(store, what), ExecuteFlags.parse(dry_run=True, as_json=as_json, **wishes))

@@ -34,4 +34,4 @@ def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
             say("rerail: nothing to resume: every run is completed")
             return 0
         run_id = newest
-    return go_on(store, run_id, ExecuteFlags(**wishes))
+    return go_on(store, run_id, ExecuteFlags.parse(**wishes))

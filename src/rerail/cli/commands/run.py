@@ -50,7 +50,7 @@ def run(
         check_run_id(run_id)
     if resume_ and fresh:
         raise UsageError("--resume and --fresh contradict each other", hint="rerail run --help")
-    wanted = ExecuteFlags(**wishes)
+    wanted = ExecuteFlags.parse(**wishes)
     store = open_store(store_url, pipeline)
     loaded, text = api.load(pipeline)
     given = {**_params_file(params_file), **pairs(params, "-p")}
@@ -64,8 +64,8 @@ def run(
     api.refuse_secrets(mask, given)
     api.params_of(loaded, given)  # raises before anything else is done
     if wanted.dry_run:
-        decisions = plan(loaded, RunState(), wishes=PlanOptions(start=wanted.start))
-        decisions = up_to(loaded, decisions, wanted.until) if wanted.until else decisions
+        decisions = plan(loaded, RunState(), wishes=PlanOptions(start=wanted.execute.start))
+        decisions = up_to(loaded, decisions, wanted.execute.until) if wanted.execute.until else decisions
         show_plan(decisions, RunState(), as_json=wanted.as_json)
         return 0
     request = api.StartRequest(
@@ -74,10 +74,7 @@ def run(
         labels=pairs(labels, "--label"),
         run_id=run_id or api.new_run_id(datetime.now(UTC)),
         options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
-        start=wanted.start,
-        until=wanted.until,
-        wait=wanted.patience,
-        allow_concurrent=wanted.allow_concurrent,
+        execute=wanted.execute,
     )
     settle_in()
     with outlet():
@@ -90,7 +87,7 @@ def run(
 
 def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
     names = [step.id for step in pipeline.steps]
-    for option, step in (("--from", wanted.start), ("--until", wanted.until)):
+    for option, step in (("--from", wanted.execute.start), ("--until", wanted.execute.until)):
         if step and step not in names:
             raise UsageError(
                 f"{option}: the pipeline has no step `{step}`; it has {', '.join(names[:12])}",

@@ -15,6 +15,7 @@ from rerail.cli.render.output import STDERR, say
 from rerail.cli.render.probe import AttemptProbe
 from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import clock
+from rerail.core.plan import ExecuteOptions
 from rerail.core.state import RunState, shown_status
 from rerail.ports import LoadedRun, Store
 
@@ -45,7 +46,7 @@ def _draw(store: Store, run_id: str) -> LoadedRun:
     from rerail import api
     from rerail.cli.render.live import LiveView
 
-    ready = api.prepare(store, run_id, api.ResumeRequest(verify=None), base_dir=store.base_dir)
+    ready = api.prepare(store, run_id, api.ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir=store.base_dir)
     probe = AttemptProbe(store.logs(run_id), lambda: process_tag_in(store, run_id))
     view = LiveView(run_id, probe, terminal_of(STDERR))
     view.attach(ready.pipeline, ready.recording.state)

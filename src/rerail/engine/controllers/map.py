@@ -189,7 +189,7 @@ class MapController(Controller):
 
     def _has_another_command(self, recorded: ItemList) -> bool:
         """Return whether the command of the list was edited since it ran."""
-        return self.host.spec.changes != "keep" and recorded.source not in ("", self._source)
+        return self.host.spec.execute.changes != "keep" and recorded.source not in ("", self._source)
 
     @property
     def _source(self) -> str:
@@ -197,7 +197,7 @@ class MapController(Controller):
 
     def _listed_anew(self) -> ItemList | None:
         """Return the list that the source holds now; None if it is a command, or under `--changes keep`."""
-        if self.host.spec.changes == "keep" or self.action.over.kind == "command":
+        if self.host.spec.execute.changes == "keep" or self.action.over.kind == "command":
             return None
         scope = self.host.scopes.of(self.task)
         try:
