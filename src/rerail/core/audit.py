@@ -1,4 +1,4 @@
-"""What is really on disk, compared with what is recorded: values only, the looking is done elsewhere."""
+"""Audit of artifacts: the files on disk compared with the recorded ones. Values only; the disk is read elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Depth = Literal["full", "fast"]
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that should stand at a path: a file, or in a tree also a link or a directory."""
+    """Expected entry at a path: a file, or in a tree also a link or a directory."""
 
     path: str
     kind: Literal["file", "link", "dir"] = "file"
@@ -24,11 +24,11 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sha256: str = ""
     mode: int = 0
     target: str = ""  # of a link
-    empty: bool = False  # a directory with nothing in it: part of what was made
+    empty: bool = False  # an empty directory: part of the product
 
 
 class Flaw(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A path at which what a step produced does not stand any more."""
+    """Path at which the product of a step is missing or different."""
 
     entry: AuditEntry
     artifact: str  # the recorded path it belongs to
@@ -36,7 +36,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
     restorable: bool = False
     temporary: bool = False
-    later: tuple[str, ...] = ()  # steps that completed later and claim the same path: while they count, it is theirs
+    later: tuple[str, ...] = ()  # steps that completed later and claim the same path: theirs while they count
 
     @property
     def path(self) -> str:
@@ -44,25 +44,25 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """The flaw as people read it."""
+        """The flaw as text for people."""
         return f"{self.path} {self.condition}" + (f" ({self.detail})" if self.detail else "")
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found about everything that completed units claim."""
+    """Findings about the artifacts and inputs of all completed units."""
 
     flaws: dict[Unit, tuple[Flaw, ...]] = {}
-    intact: dict[Unit, tuple[str, ...]] = {}  # recorded paths that are as they were
-    inputs: dict[Unit, tuple[InputRecord, ...]] = {}  # what the declared inputs are now
+    intact: dict[Unit, tuple[str, ...]] = {}  # recorded paths that are unchanged
+    inputs: dict[Unit, tuple[InputRecord, ...]] = {}  # the declared inputs as they are now
 
     @property
     def taken_over(self) -> frozenset[str]:
-        """The paths that a completed step claims and a later one has taken over."""
+        """Paths that a completed step claims and a later one has taken over."""
         return frozenset(flaw.path for found in self.flaws.values() for flaw in found if flaw.later)
 
 
 def after_mending(audit: Audit, restored: set[str], failed: dict[str, str]) -> Audit:
-    """The audit once some paths were restored and others turned out not to be restorable (path → why)."""
+    """Return the audit after a restore: `restored` paths are intact, `failed` maps the others to the cause."""
     flaws: dict[Unit, tuple[Flaw, ...]] = {}
     for unit, found in audit.flaws.items():
         left = tuple(

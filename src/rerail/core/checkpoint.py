@@ -1,7 +1,7 @@
-"""checkpoint.json: the state of a run under the names people and scripts read, and back again.
+"""checkpoint.json: the state of a run under the names that people and scripts read, and back again.
 
-Pure construction: the store adds where in the journal it belongs and the hash, and does the writing.
-`checkpoint_of` covers every end a run can have: completed, failed, interrupted, paused, still going.
+Pure construction: the store adds the journal position and the hash, and does the writing.
+`checkpoint_of` covers every status of a run: completed, failed, interrupted, paused, still running.
 """
 
 from datetime import datetime
@@ -30,7 +30,7 @@ Phase = Literal["before_step", "completed", "failed", "interrupted"]
 
 
 class PhaseDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the run stood: about to run a step, after it, after its failure, or cut off."""
+    """Phase of a run: about to start a step, after its completion, after its failure, or interrupted."""
 
     kind: Phase
     step: str | None = None
@@ -52,13 +52,13 @@ class StepInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     fingerprint: str = ""
     retry_in: float | None = None
     head: str = ""
-    position: int | None = None  # of an item: where it stands in its list
+    position: int | None = None  # of an item: its position in the list
     generation: int = 0
     refusals: int = 0
 
 
 class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """One step as checkpoint.json and `show --json` tell it. What has a default is left out while it has that."""
+    """Record of one step in checkpoint.json and `show --json`. Members with their default value are left out."""
 
     id: str
     index: int
@@ -98,7 +98,7 @@ class RunInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
-    """The state of a run at one journal position."""
+    """Snapshot of the state of a run at one journal position."""
 
     version: int
     run_id: str
@@ -129,18 +129,18 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     options: RunOptions = RunOptions()
     total_steps: int = 0
     parent: str = ""
-    dead_letters: int = 0  # items that failed for good
-    spent: Metrics = {}  # by all attempts there ever were
+    dead_letters: int = 0  # items that failed permanently
+    spent: Metrics = {}  # by all attempts, ever
     active_seconds: float = 0.0  # in all invocations before this one
-    invoked_at: datetime | None = None  # when this life began
-    saved_usd: float = 0  # what this life need not spend again
+    invoked_at: datetime | None = None  # when this invocation began
+    saved_usd: float = 0  # cost of reused work, not spent again in this invocation
     paused_for: PauseCause = ""
     paused_until: datetime | None = None
     internal: RunInternals = msgspec.field(default_factory=RunInternals)
 
 
 class PipelineOutline(msgspec.Struct, frozen=True):
-    """What every checkpoint of a pipeline needs of it: worked out once, as one is taken again and again."""
+    """Outline of a pipeline for its checkpoints: computed once, as checkpoints are taken again and again."""
 
     units: list[Unit]
     index: dict[str, int]
@@ -148,7 +148,7 @@ class PipelineOutline(msgspec.Struct, frozen=True):
 
 
 def outline_of(pipeline: Pipeline) -> PipelineOutline:
-    """The outline of a pipeline."""
+    """Return the outline of a pipeline."""
     return PipelineOutline(
         [(step.id, None) for step in pipeline.steps],
         {step.id: position for position, step in enumerate(pipeline.steps)},
@@ -159,7 +159,7 @@ def outline_of(pipeline: Pipeline) -> PipelineOutline:
 def checkpoint_of(
     header: RunHeader, of: Pipeline | PipelineOutline, state: RunState, reason: Reason | None = None
 ) -> Checkpoint:
-    """Everything about the run as one value. `reason` is why it is taken now; by default what happened last."""
+    """Return the checkpoint of a run. `reason` is why it is taken now; by default it follows from the last event."""
     outline = of if isinstance(of, PipelineOutline) else outline_of(of)
     index = outline.index
     units = [(unit, state.unit(unit)) for unit in outline.units]
@@ -207,7 +207,7 @@ def checkpoint_of(
 
 
 def _started_as(header: RunHeader) -> dict[str, Any]:
-    """What was known of the run before anything happened to it."""
+    """Return the members that are known before the first event of the run."""
     return {
         "run_id": header.run_id,
         "pipeline": header.pipeline,
@@ -223,7 +223,7 @@ def _started_as(header: RunHeader) -> dict[str, Any]:
 
 
 def state_of(checkpoint: Checkpoint) -> RunState:
-    """The state a checkpoint was made of."""
+    """Return the state that a checkpoint was made of."""
     units = {(step.id, step.item): _unit_state(step) for step in checkpoint.steps if _touched(step)}
     internal = checkpoint.internal
     return RunState(
@@ -339,7 +339,7 @@ def _unit_state(step: StepRecord) -> UnitState:
 
 
 def _touched(step: StepRecord) -> bool:
-    """Whether anything ever happened to this unit; the others stand in the file for the reader's sake."""
+    """Return whether a unit ever had an event; the others are in the file for the reader's sake."""
     return step.status != "pending" or bool(step.attempts or step.reason or step.internal.changed_seq)
 
 
@@ -387,12 +387,12 @@ def _elapsed(state: RunState) -> float | None:
 
 
 def total_cost(state: RunState) -> float:
-    """What a run has cost, failed attempts included."""
+    """Return the cost of a run in dollars, failed attempts included."""
     return _total(state, (COST,))
 
 
 def total_tokens(state: RunState) -> int:
-    """All tokens of a run, failed attempts included."""
+    """Return all tokens of a run, failed attempts included."""
     return int(_total(state, TOKENS))
 
 

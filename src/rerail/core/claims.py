@@ -1,4 +1,4 @@
-"""Claims: the paths that a run may write, and whether those of two runs meet. Pure."""
+"""Claims: the paths that a run may write, and whether those of two runs conflict. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WILD = re.compile(r"[*?[]")
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A path that a step may write, from the root. With `end` it is a pattern: anything that begins and ends so."""
+    """Absolute path that a step may write. With `end` it is a pattern: any path that begins with `path` and ends so."""
 
     step: str
     path: str
@@ -23,7 +23,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The claims of one run. `until` is the highest number there was when the run let go of them; None: it has not."""
+    """Claims of one run. `until` is the highest number at the time the run released them; None: it has not."""
 
     run_id: str
     number: int
@@ -32,10 +32,10 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def claims_of(pipeline: Pipeline, work_dir: str, render: Callable[[str], str | None]) -> list[Claim]:
-    """The claims of a run: its artifacts, and the files it writes itself.
+    """Return the claims of a run: its artifacts, and the files of its `write` steps.
 
-    `render` gives the text of a path with its expressions evaluated, or None where that depends on what happens: then
-    every path with the same beginning and end is claimed.
+    `render` returns a path with its expressions evaluated, or None where they depend on the execution: then every path
+    with the same beginning and end is claimed.
     """
     found = (
         _claim(step.id, text, work_dir, render if plain else lambda _: None)
@@ -46,7 +46,7 @@ def claims_of(pipeline: Pipeline, work_dir: str, render: Callable[[str], str | N
 
 
 def _steps(steps: Iterable[Step], *, plain: bool) -> Iterator[tuple[Step, bool]]:
-    """Every step at any depth, and whether its params are those of the run."""
+    """Yield every step at any depth, and whether its params are those of the run."""
     for step in steps:
         yield step, plain
         yield from _steps(step.on_failure, plain=plain)
@@ -72,7 +72,7 @@ def _claim(step: str, text: str, work_dir: str, render: Callable[[str], str | No
 
 
 def meet(one: Claim, other: Claim) -> bool:
-    """Whether two claims may be about the same file, or about a directory and a file in it."""
+    """Return whether two claims may be about the same file, or about a directory and a file in it."""
     if one.end is None and other.end is None:
         return one.path == other.path or _is_below(one.path, other.path) or _is_below(other.path, one.path)
     if one.end is not None and other.end is not None:
@@ -80,7 +80,7 @@ def meet(one: Claim, other: Claim) -> bool:
         return begins and (one.end.endswith(other.end) or other.end.endswith(one.end))
     pattern, plain = (one, other) if one.end is not None else (other, one)
     if _is_below(pattern.path, plain.path):
-        return True  # what matches is inside
+        return True  # the matching paths are inside
     return plain.path.startswith(pattern.path) and (plain.path.endswith(pattern.end or "") or not pattern.end)
 
 
@@ -89,6 +89,6 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def first_meeting(mine: Iterable[Claim], others: Iterable[Claim]) -> tuple[Claim, Claim] | None:
-    """The first two claims that meet, mine before the other."""
+    """Return the first two claims that conflict, mine before the other; None if there are none."""
     others = list(others)
     return next(((one, other) for one in mine for other in others if meet(one, other)), None)

@@ -1,7 +1,7 @@
-"""Closing items: what the state forgets of an item once its controller has its mark, and what it must keep.
+"""Compaction: closing items. The state forgets a closed item, but for its status byte and the records it must keep.
 
-Kept is what a resume has to prove (artifacts and inputs), what a person may retry (failures), and in a loop what the
-last iteration handed out. Metrics of what is forgotten go to the controller: money is counted for ever.
+Kept are the artifacts and inputs that a resume has to prove, the failures that a person may retry, and in a loop the
+outputs of the last iteration. Metrics of forgotten units go to the controller: money is counted for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rerail.errors import IllegalEvent
 
 
 def status_by_mark(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.StepInvalidated) -> str:
-    """How an item stands that the state has no record of; raises IllegalEvent if there is no such item."""
+    """Return the status of an item that the state has no unit of; raise IllegalEvent if there is no such item."""
     assert event.item is not None
     assert event.index is not None
     controller = state.units.get((event.step, parent_of(event.item)))
@@ -26,13 +26,13 @@ def status_by_mark(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.
 
 
 def begin_item(state: RunState, event: ev.StepStarted, unit: UnitState) -> None:
-    """An item starts for the first time: its work is that of the round its controller is in."""
+    """Start an item for the first time: its work belongs to the current generation of its controller."""
     assert event.item is not None
     unit.generation = max(unit.generation, state.units[event.step, parent_of(event.item)].generation)
 
 
 def new_round(state: RunState, key: Unit, unit: UnitState) -> None:
-    """What an item does from here on is not what it did before."""
+    """Begin a new generation for an item: its work from here on is not its earlier work."""
     assert key[1] is not None
     controller = state.units[key[0], parent_of(key[1])]
     controller.generation += 1
@@ -40,7 +40,7 @@ def new_round(state: RunState, key: Unit, unit: UnitState) -> None:
 
 
 def account(state: RunState, key: Unit, unit: UnitState) -> None:
-    """Mark an item by what has just happened to it, and forget it if that closed it."""
+    """Set the status byte of an item by its unit's new status, and forget the item if that closed it."""
     step, item = key
     assert item is not None
     controller = state.units[step, parent_of(item)]
@@ -63,26 +63,27 @@ def account(state: RunState, key: Unit, unit: UnitState) -> None:
 
 
 def _close(state: RunState, key: Unit, index: int, controller: UnitState) -> None:
+    """Forget a closed item, and in a loop the iteration before it, as far as a resume does not need them."""
     step, item = key
     assert item is not None
     assert controller.items is not None
     mine = _names(state, item, step)
     if controller.items.is_loop:
         _drop(state, key, controller)
-        # A dead letter in this iteration may be retried: what it may read of the iteration before it stays that long.
+        # A dead letter in this iteration may be retried: until then the results of the iteration before stay readable.
         previous, oldest = (joined(parent_of(item), str(number)) for number in (index, index - 1))
         if _has_dead_letters(state, previous, step):
             _drop_all(state, oldest, step, controller)
         if not _has_dead_letters(state, item, step):
             _drop_all(state, previous, step, controller)
     elif any(_is_needed(state.units[name, item]) for name in mine):
-        controller.items.kept += 1  # what stands on each other is kept or forgotten together
+        controller.items.kept += 1  # units that depend on each other are kept or forgotten together
     else:
         _drop_all(state, item, step, controller)
 
 
 def _names(state: RunState, item: str, step: str) -> list[str]:
-    """The steps of an instance that belong to a controller: others may have an item of the same name."""
+    """Return the steps of an instance that belong to a controller: others may have an item of the same name."""
     names = state.inner.get(item, ())
     if len(names) == 1 and step in names:  # most items are one step and no more
         return [step]
@@ -99,25 +100,26 @@ def _drop_all(state: RunState, item: str, step: str, controller: UnitState) -> N
 
 
 def end_loop(state: RunState, key: Unit, unit: UnitState) -> None:
-    """A loop has completed: its last iteration is forgotten, unless it may be opened again.
+    """Forget the last iteration of a completed loop, unless it may be reopened.
 
-    That is for a dead letter that is retried, or an artifact that is lost: what completed beside it must not run again.
+    That is for a dead letter that is retried, or an artifact that is lost: units completed beside it must not run again.
     """
     assert unit.items is not None
     last = joined(key[1], str(unit.items.marks.rfind(COMPLETED) + 1))
     if any(_is_needed(state.units[name, last]) for name in _names(state, last, key[0])):
-        unit.items.kept += 1  # what stands on each other is kept or forgotten together
+        unit.items.kept += 1  # units that depend on each other are kept or forgotten together
     else:
         _drop_all(state, last, key[0], unit)
 
 
 def _has_dead_letters(state: RunState, item: str, step: str) -> bool:
-    """Whether items failed permanently in an iteration that completed all the same."""
+    """Return whether items failed permanently in an iteration that completed all the same."""
     units = (state.units[name, item] for name in _names(state, item, step))
     return any(unit.items is not None and unit.items.failed for unit in units)
 
 
 def _is_needed(unit: UnitState) -> bool:
+    """Return whether a resume may need a unit: for its artifacts, its inputs, or its dead letters."""
     return bool(unit.artifacts or unit.inputs or (unit.items is not None and (unit.items.kept or unit.items.failed)))
 
 
@@ -138,12 +140,12 @@ def _remove(state: RunState, key: Unit, controller: UnitState) -> None:
 
 
 def is_pipeline(unit: UnitState) -> bool:
-    """Whether a unit has the steps of another pipeline run: it has no items."""
+    """Return whether a unit is a subpipeline, which is a controller without items."""
     return unit.items is not None and unit.items.total == 0 and not unit.items.is_loop
 
 
 def has_inside(state: RunState, key: Unit, unit: UnitState) -> bool:
-    """Whether a unit is only the sum of others: a controller, or an item of several steps."""
+    """Return whether a unit is only the sum of others: a controller, or an item of several steps."""
     step, item = key
     if unit.items is not None:
         return True
@@ -162,10 +164,10 @@ def _add(controller: UnitState, unit: UnitState) -> None:
 
 
 def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = "pending") -> None:
-    """What was complete around a unit is no longer: it goes on when the run does."""
+    """Reopen the completed units around a unit: they continue when the run does."""
     outers = [outer for outer in dict.fromkeys(around(key)) if outer != key]
     if any(is_past_iteration(state, outer, key) for outer in outers):
-        return  # nobody opens an iteration again that is over
+        return  # an iteration that is over is never reopened
     for outer in outers:
         index = closed_iteration(state, outer)
         if index is not None:
@@ -174,7 +176,7 @@ def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = 
             account(state, outer, state.units[outer])
         unit = state.unit(outer)
         if unit.status in ("completed", "failed"):
-            # A controller that failed stays so: a resume then tries again all that failed in it, not only this.
+            # A failed controller stays failed: a resume then retries every failure in it, not only this one.
             unit.status = unit.status if unit.status == "failed" and unit.items is not None else status
             unit.allowed = False
             unit.reason = reason
@@ -183,7 +185,7 @@ def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = 
 
 
 def iteration_of(state: RunState, loop: Unit, inner: Unit) -> int:
-    """The iteration of a loop that a unit is in, from 1; 0 if that is no loop, or the unit is in none."""
+    """Return the iteration of a loop that a unit is in, from 1; 0 if `loop` is no loop, or the unit is in none."""
     controller = state.units.get(loop)
     if controller is None or controller.items is None or not controller.items.is_loop or inner[1] is None:
         return 0
@@ -193,7 +195,7 @@ def iteration_of(state: RunState, loop: Unit, inner: Unit) -> int:
 
 
 def closed_iteration(state: RunState, unit: Unit) -> int | None:
-    """The position of a completed iteration that the state keeps no record of; None for any other unit."""
+    """Return the position of a completed iteration without a unit in the state; None for any other unit."""
     step, item = unit
     if item is None or unit in state.units:
         return None
@@ -203,13 +205,16 @@ def closed_iteration(state: RunState, unit: Unit) -> int | None:
 
 
 def past_loop(state: RunState, inner: Unit) -> Unit | None:
-    """The outermost loop around a unit that is past the iteration the unit is in: it can only begin anew."""
+    """Return the outermost loop around a unit that is past the unit's iteration: it can only begin anew."""
     loops = (outer for outer in around(inner) if outer != inner and is_past_iteration(state, outer, inner))
     return next(iter(reversed(list(loops))), None)
 
 
 def is_past_iteration(state: RunState, loop: Unit, inner: Unit) -> bool:
-    """Whether a unit is in an iteration of a loop that is over for good: a later one has begun, or it is forgotten."""
+    """Return whether a unit is in an iteration of a loop that is over for good.
+
+    That is so once a later iteration has begun, or the state has forgotten it.
+    """
     iteration = iteration_of(state, loop, inner)
     if not iteration:
         return False
@@ -222,7 +227,7 @@ def is_past_iteration(state: RunState, loop: Unit, inner: Unit) -> bool:
 
 
 def discard_inside(state: RunState, key: Unit, unit: UnitState) -> None:
-    """Forget what the steps inside a unit did: it begins anew, or is another item now."""
+    """Forget the units inside a unit: it begins anew, or is another item now."""
     if unit.items is not None:
         give_up(state, key, unit)
     else:
@@ -230,7 +235,7 @@ def discard_inside(state: RunState, key: Unit, unit: UnitState) -> None:
 
 
 def give_up(state: RunState, key: Unit, controller: UnitState) -> None:
-    """Forget everything inside a controller: it begins anew."""
+    """Forget everything inside a controller, its items included: it begins anew."""
     _forget(state, key, controller, lambda _: True)
     controller.items = None
     controller.generation += 1
@@ -247,7 +252,7 @@ def _forget(state: RunState, key: Unit, controller: UnitState, wanted: Callable[
 
 
 def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -> None:
-    """A list, or the next part of one, was recorded."""
+    """Apply ItemsListed: a new list, or the next part of one. Raise IllegalEvent if it cannot follow."""
     if event.first:
         if unit.items is None or unit.items.known != event.first or unit.items.total != event.total:
             raise IllegalEvent(f"items {event.first} and on of {event.step} cannot follow what was listed of it")
@@ -269,5 +274,5 @@ def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -
             known.index = position
     kept = unit.items.kept if unit.items is not None else 0
     if unit.items is not None and not event.is_loop:
-        unit.generation += 1  # what is new in the list is new work, whatever it is called
+        unit.generation += 1  # new items are new work, whatever their keys
     unit.items = Items(marks=marks, known=len(event.keys), digest=event.digest, is_loop=event.is_loop, kept=kept)

@@ -1,4 +1,4 @@
-"""The dead letter queue: items of maps that failed for good. It is no place of its own, it is what the state says."""
+"""The dead letter queue: items of maps that failed permanently. It is a view of the state, not a storage of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerail.core.run_state import RunState, Unit
 
 
 def dead_letters(state: RunState) -> Iterator[Unit]:
-    """The units in the dead letter queue."""
+    """Yield the units in the dead letter queue."""
     for unit, known in state.units.items():
         if known.index is None or known.status != "failed" or known.retry_at is not None or known.allowed:
             continue
@@ -25,7 +25,7 @@ def dead_letters(state: RunState) -> Iterator[Unit]:
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """One item in the queue, with everything that went wrong with it."""
+    """Item in the dead letter queue, with every failure of it."""
 
     step: str
     item: str
@@ -38,7 +38,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen(state: RunState, wanted: Iterable[str] = (), step: str = "", error: str = "") -> tuple[list[Unit], list[str]]:
-    """The dead letters that are meant, by key, path, pattern, step or error text; and the names that meant none."""
+    """Select dead letters by key, path, pattern, step or error text; return them and the names without a match."""
     dead = [unit for unit in dead_letters(state) if not step or unit[0] == step]
     if error:
         dead = [unit for unit in dead if (known := state.units[unit].error) and error.lower() in _text(known).lower()]
@@ -58,13 +58,14 @@ def _text(error: ev.Failure) -> str:
 
 
 def _called(unit: Unit) -> tuple[str, str, str]:
+    """Return the names by which an item can be selected: path, key, `step[path]`."""
     step, item = unit
     assert item is not None
     return (item, key_of(item), f"{step}[{item}]")
 
 
 def history(events: Iterable[tuple[int, ev.Event]], units: Iterable[Unit]) -> dict[Unit, list[ev.Failure]]:
-    """Every failure of these items, oldest first: of an item of several steps those of its steps."""
+    """Return every failure of these items, oldest first; for an item of several steps, the failures of its steps."""
     own: dict[Unit, list[ev.Failure]] = {unit: [] for unit in units}
     inside: dict[Unit, list[ev.Failure]] = {unit: [] for unit in own}
     for _, event in events:

@@ -1,6 +1,6 @@
-"""What happened: the facts a journal is made of. Past tense, frozen, never reinterpreted.
+"""Events: the facts that a journal consists of. Past tense, frozen, never reinterpreted.
 
-A step, an item of a fan-out and an iteration of a loop are one kind of thing, a *unit*: the path of
+A step, an item of a map and an iteration of a loop are one kind of thing, a *unit*: the path of
 the declared step, and the path of the instance (`item`), which is None for a plain step. They share
 one set of events. New fields get defaults; a tag is never reused.
 """
@@ -18,10 +18,10 @@ Metrics = dict[str, int | float]
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who drives a run: enough to tell a live process from a namesake."""
+    """Process that executes a run: enough to tell a live process from a namesake."""
 
     pid: int
-    started: str  # start time of the process, in the words of its operating system
+    started: str  # start time of the process, as its operating system gives it
     boot: str
     namespace: str
     host: str
@@ -29,7 +29,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known about why an attempt failed."""
+    """Cause of a failed attempt, with everything that is known about it."""
 
     type: str
     message: str
@@ -46,7 +46,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far an attempt was when it was last looked at."""
+    """Progress of an attempt when it was last seen."""
 
     at: datetime
     elapsed: float  # seconds since it started
@@ -57,27 +57,27 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person answered to an `approve` step."""
+    """Answer of a person to an `approve` step."""
 
     approved: bool
     by: str
     at: datetime
     reason: str = ""
-    seq: int = 0  # where in the journal: what was asked about may have changed since
+    seq: int = 0  # journal position: the subject may have changed since
 
 
 class ArtifactInternals(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """The part of an artifact's record that only rerail reads."""
 
     mode: int = 0
-    manifest: str = ""  # of a tree: the digest of the list of all that is in it, which is in the content store
+    manifest: str = ""  # of a tree: the digest of the list of its entries, which is in the content store
     stamp: str = ""  # times and inode, for `--verify fast`
-    kept: bool = False  # in the content store, as far as it was to be
+    kept: bool = False  # in the content store, as far as `keep` says
     position: int = 0  # among the artifacts its step declares
 
 
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An artifact as it was when its step completed: a file, or a tree, whose digest is over names and contents."""
+    """Artifact at the completion of its step: a file, or a tree, whose digest is over names and contents."""
 
     path: str  # relative to the pipeline's directory unless it is external
     size: int
@@ -89,7 +89,7 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def product(self) -> tuple[str, str, str]:
-        """What makes it the same thing again."""
+        """Identity of the product: two equal ones are the same thing."""
         return (self.path, self.kind, self.sha256)
 
     def with_internal(self, **changes: Any) -> "ArtifactRecord":
@@ -98,7 +98,7 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class InputRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a step was going to read, as it was when the step started. Without a digest: it was not there."""
+    """Input of a step when the step started. Without a digest: it did not exist."""
 
     path: str
     sha256: str = ""
@@ -119,17 +119,17 @@ class _UnitEvent(_Event, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 
 
 class RunStarted(_Event, frozen=True, kw_only=True, tag="run-started", omit_defaults=True):
-    """The first record of a run."""
+    """First record of a run."""
 
     owner: Owner
     pipeline_sha256: str  # the frozen copy is proved by the journal
     options: RunOptions
-    steps: int  # how many the pipeline has
-    hooks: tuple[str, ...] = ()  # the steps that clean up or come last; they do not count
+    steps: int  # number of steps of the pipeline
+    hooks: tuple[str, ...] = ()  # ids of `on_failure` and `finally` steps; they do not count
 
 
 class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defaults=True):
-    """The first record of every later life of the run."""
+    """First record of every later invocation of the run."""
 
     owner: Owner
     pipeline_sha256: str
@@ -137,46 +137,49 @@ class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defa
     steps: int
     hooks: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    saved_seconds: float = 0.0  # what earlier lives did that need not be done again
+    saved_seconds: float = 0.0  # duration of the work of earlier invocations that is reused
     saved_usd: float = 0.0
-    died_at: datetime | None = None  # when the life before was seen to end, if it could not say so itself
-    died_after: float | None = None  # how many seconds that had lasted by then, whatever became of the wall clock
+    died_at: datetime | None = None  # when the invocation before was last seen, if it recorded no end
+    died_after: float | None = None  # its duration in seconds by then, independent of the wall clock
 
 
 class RunRepaired(_Event, frozen=True, kw_only=True, tag="run-repaired", omit_defaults=True):
-    """`rerail repair` gave up what could not be proved."""
+    """Repair of the run: `rerail repair` discarded the records that could not be proved."""
 
     owner: Owner
     reason: str
     evidence: str  # where the damaged files are kept, relative to the run
-    suspects: tuple[str, ...] = ()  # steps that the given-up records speak of: nobody knows how far they got
+    suspects: tuple[str, ...] = ()  # steps named in the discarded records: their outcome is unknown
 
 
 class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", omit_defaults=True):
-    """The run stopped before its end and can go on: a signal, or state that could not be written."""
+    """Interruption of the run before its end, by a signal or by state that could not be written.
+
+    The run can be resumed.
+    """
 
     reason: str
     signal: str | None = None
-    active_seconds: float | None = None  # seconds since it was started or resumed, whatever became of the wall clock
+    active_seconds: float | None = None  # seconds since it was started or resumed, independent of the wall clock
 
 
 PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "unknown outcome", "until"]
 
 
 class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused", omit_defaults=True):
-    """The run waits for something outside it."""
+    """Pause of the run: it waits for something outside it."""
 
     reason: str
     cause: PauseCause = ""
-    until: datetime | None = None  # when what it waits for comes by itself
+    until: datetime | None = None  # when the wait ends by itself
     active_seconds: float | None = None  # as of RunInterrupted
 
 
 class RunFinished(_Event, frozen=True, kw_only=True, tag="run-finished", omit_defaults=True):
-    """Nothing is left to run."""
+    """End of the run: nothing is left to run."""
 
     status: Literal["completed", "failed"]
-    dead_letters: int = 0  # items that failed for good
+    dead_letters: int = 0  # items that failed permanently
     active_seconds: float | None = None  # as of RunInterrupted
 
 
@@ -193,13 +196,13 @@ class StepCompleted(_UnitEvent, frozen=True, kw_only=True, tag="step-completed",
     duration: float
     outputs: dict[str, Any] = {}
     metrics: Metrics = {}
-    models: dict[str, Metrics] = {}  # what of them is a certain model's
+    models: dict[str, Metrics] = {}  # the share of each model
     artifacts: tuple[ArtifactRecord, ...] = ()
     output: str = ""  # last lines of stdout
 
 
 class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_defaults=True):
-    """An attempt failed. With `retry_at` another follows; without, the unit has failed."""
+    """Failure of an attempt. With `retry_at` another follows; without, the unit has failed."""
 
     attempt: int
     duration: float
@@ -211,12 +214,12 @@ class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_
     models: dict[str, Metrics] = {}
     output: str = ""
     why: str = ""  # why another attempt follows, and when
-    refused: str = ""  # by what a service asked to be left alone: that is no failure a policy counts
-    refusals: int = 0  # how often in a row nothing of the step got through, this time included
+    refused: str = ""  # kind of refusal by a service: a retry policy does not count it as a failure
+    refusals: int = 0  # in a row without an attempt of the step that got through, this one included
 
 
 class StepProgressed(_UnitEvent, frozen=True, kw_only=True, tag="step-progressed", omit_defaults=True):
-    """A long attempt was looked at: how far it is and what it has cost by now."""
+    """Progress of a long attempt: how far it is, and its usage so far."""
 
     attempt: int
     elapsed: float
@@ -227,7 +230,7 @@ class StepProgressed(_UnitEvent, frozen=True, kw_only=True, tag="step-progressed
 
 
 class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupted", omit_defaults=True):
-    """An attempt was cut off: by a signal to rerail, or found cut off by the next life."""
+    """Interruption of an attempt: by a signal to rerail, or found by the next invocation."""
 
     attempt: int
     reason: str
@@ -243,45 +246,45 @@ class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped", omi
 
 
 class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidated", omit_defaults=True):
-    """What is recorded of this unit no longer counts: it runs again.
+    """Invalidation of a unit: its record no longer counts, and it runs again.
 
-    Of a map, loop or inner pipeline everything inside is given up, unless it is only reopened.
+    Units inside a map, loop or subpipeline are discarded, unless it is only reopened.
     """
 
     reason: str
-    index: int | None = None  # of an item that was closed
+    index: int | None = None  # of a closed item
     reopened: bool = False
-    quarantined: dict[str, str] = {}  # what stood at its broken paths, and where in the run directory that is now
+    quarantined: dict[str, str] = {}  # broken path → quarantined file in the run directory
 
 
 class ArtifactsRestored(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-restored", omit_defaults=True):
-    """What this unit produced stands where it should again."""
+    """Restore of the broken artifacts of a unit."""
 
-    found: dict[str, str]  # path → what was wrong there
+    found: dict[str, str]  # path → its flaw
     artifacts: tuple[ArtifactRecord, ...]  # all of the unit's, with new stamps
     quarantined: dict[str, str] = {}
 
 
 class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_defaults=True):
-    """A person said what is true of this unit."""
+    """Status of a unit as set by a person."""
 
     status: Literal["completed", "failed", "pending"]
     by: str
-    artifacts: tuple[ArtifactRecord, ...] = ()  # as they stood when it was marked completed
+    artifacts: tuple[ArtifactRecord, ...] = ()  # as they were when it was marked completed
     inputs: tuple[InputRecord, ...] = ()
 
 
 class ApprovalGiven(_UnitEvent, frozen=True, kw_only=True, tag="approval-given", omit_defaults=True):
-    """A person answered an `approve` step."""
+    """Answer of a person to an `approve` step, as an event."""
 
     approved: bool
     by: str
     reason: str = ""
-    seen: int = 0  # the newest record whoever answered could know: clocks do not say what an answer is about
+    seen: int = 0  # the newest record that the person could know: clocks do not say which question an answer is about
 
 
 class StepInherited(_UnitEvent, frozen=True, kw_only=True, tag="step-inherited", omit_defaults=True):
-    """A forked run shares what this unit produced in the run it was forked from. What that cost was paid there."""
+    """Inheritance of a unit by a forked run: it shares the product of its parent run, which paid for it."""
 
     run: str
     fingerprint: str
@@ -291,12 +294,12 @@ class StepInherited(_UnitEvent, frozen=True, kw_only=True, tag="step-inherited",
     inputs: tuple[InputRecord, ...] = ()
     skipped: str = ""  # why it was skipped there, if it was
     failed: Failure | None = None  # how it failed there, if that was allowed
-    controls: bool = False  # it has other steps run
-    rank: int = 0  # the how manieth of the adopted to complete there: the last producer of a path owns it
+    controls: bool = False  # it is a map, loop or subpipeline
+    rank: int = 0  # order of completion there: the last producer of a path owns it
 
 
 class ItemsListed(_UnitEvent, frozen=True, kw_only=True, tag="items-listed", omit_defaults=True):
-    """What a map fans out over, durable before any item starts; a long list takes several records.
+    """List of the items of a map, durable before any item starts; a long list takes several records.
 
     If it replaces an earlier list, `completed`, `failed` and `skipped` say which positions of the new one are kept.
     """
@@ -307,23 +310,23 @@ class ItemsListed(_UnitEvent, frozen=True, kw_only=True, tag="items-listed", omi
     values: tuple[Any, ...] | None = None  # None: every item is its own key
     digest: str = ""  # of the whole list
     source: str = ""  # fingerprint of the command that made it
-    is_loop: bool = False  # the iterations of a loop, which nobody lists
+    is_loop: bool = False  # the iterations of a loop, which have no list
     completed: str = ""
     failed: str = ""
     skipped: str = ""
     gone: tuple[str, ...] = ()  # keys that are no longer in the list
-    moved: dict[str, int] = {}  # new positions of units the state remembers
-    edited: dict[str, Any] = {}  # what people had changed of what is kept, by key
+    moved: dict[str, int] = {}  # new positions of units in the state
+    edited: dict[str, Any] = {}  # earlier edits of kept items, by key
 
 
 class ItemDropped(_UnitEvent, frozen=True, kw_only=True, tag="item-dropped", omit_defaults=True):
-    """A person gave an item of the dead letter queue up."""
+    """Removal of an item from the dead letter queue by a person."""
 
     by: str
 
 
 class ItemEdited(_UnitEvent, frozen=True, kw_only=True, tag="item-edited", omit_defaults=True):
-    """A person changed an item of the dead letter queue; it is to be tried again."""
+    """Change of an item of the dead letter queue by a person; the item is to be retried."""
 
     value: Any
     by: str

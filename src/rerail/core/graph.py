@@ -1,4 +1,4 @@
-"""Order: who needs whom, what is ready, and cycles that are named.
+"""The dependency graph of steps: dependants, topological order, ready steps, cycles.
 
 `Frontier` counts unmet needs per step, so that releasing a step costs its own edges, not the whole graph.
 """
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 
 def dependants(needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """For every step the steps that need it, in declaration order."""
+    """Return for every step the steps that need it, in declaration order."""
     result: dict[str, list[str]] = {step: [] for step in needs}
     for step, wanted in needs.items():
         for need in wanted:
@@ -19,7 +19,7 @@ def dependants(needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def topological(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """All steps, each after what it needs; declaration order where that leaves a choice. Assumes no cycle."""
+    """Return all steps, each after its needs; ties in declaration order. Assumes no cycle."""
     frontier = Frontier(needs)
     order: list[str] = []
     ready = deque(frontier.ready())
@@ -31,7 +31,7 @@ def topological(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """One cycle as a path that ends where it began, or an empty list."""
+    """Return one cycle as a path that ends where it began, or an empty list."""
     done: set[str] = set()
     for root in needs:
         if root in done:
@@ -59,18 +59,18 @@ def find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 class Frontier:
-    """The steps that wait, and for how many others each still does."""
+    """Steps that wait, each with the number of its unmet needs."""
 
     def __init__(self, needs: Mapping[str, Sequence[str]], edges: Mapping[str, Sequence[str]] | None = None) -> None:
         self._dependants = dependants(needs) if edges is None else edges
         self._unmet = {step: len(wanted) for step, wanted in needs.items()}
 
     def ready(self) -> list[str]:
-        """Steps that wait for nothing, in declaration order."""
+        """Return the steps without unmet needs, in declaration order."""
         return [step for step, count in self._unmet.items() if count == 0]
 
     def is_ready(self, step: str) -> bool:
-        """Whether it waits for nothing any more."""
+        """Return whether all needs of a step are met."""
         return self._unmet[step] == 0
 
     def settle(self, step: str) -> list[str]:
@@ -84,7 +84,7 @@ class Frontier:
 
 
 class Ancestors:
-    """Who depends on whom, directly or not; one bit per step, so that it stays small for thousands."""
+    """Transitive needs of every step; one bit per step, so that it stays small for thousands."""
 
     def __init__(self, needs: Mapping[str, Sequence[str]]) -> None:
         self._bit = {step: 1 << position for position, step in enumerate(needs)}
@@ -96,7 +96,7 @@ class Ancestors:
             self._above[step] = bits
 
     def of(self, step: str) -> Collection[str]:
-        """Everything a step depends on, as a collection to look names up in."""
+        """Return all transitive needs of a step, as a collection to look names up in."""
         return _Above(self._bit, self._above[step])
 
 
@@ -116,7 +116,7 @@ class _Above(Collection[str]):
 
 
 def downstream(needs: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
-    """The roots and everything that needs them, directly or not."""
+    """Return the roots and everything that needs them, directly or not."""
     edges = dependants(needs)
     seen: set[str] = set()
     stack = list(roots)

@@ -1,7 +1,7 @@
-"""Hooks that an earlier life did not finish: what is left of them, and what nobody can know about them.
+"""Hooks that an earlier invocation did not finish: those still to run, and those in doubt.
 
-Clean-ups after a failed step and the last hooks of a run are sequences; a failing hook does not stop the next one. One
-that was cut off goes on with the hooks that had not ended; one that has not begun since its turn came begins at the
+`on_failure` and `finally` hooks are sequences; a failing hook does not stop the next one. A sequence that was
+interrupted continues with the hooks that had not ended; one that has not begun since its turn came begins at the
 beginning.
 """
 
@@ -16,7 +16,7 @@ from rerail.core.state import RunState, UnitState
 
 
 class PendingHooks(msgspec.Struct, frozen=True):
-    """The hooks still to run, in order; `ask` names one that was cut off and must not be repeated."""
+    """Hooks still to run, in order; `ask` names one that was interrupted and must not be repeated."""
 
     hooks: tuple[Step, ...] = ()
     ask: str = ""
@@ -35,7 +35,7 @@ def hook_ids(pipeline: Pipeline) -> frozenset[str]:
 def rest(
     hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool, item: str | None = None
 ) -> PendingHooks:
-    """What is left of a sequence whose turn came at journal position `after`."""
+    """Return the pending hooks of a sequence whose turn came at journal position `after`."""
     left = []
     ask = ""
     for hook in hooks:
@@ -49,7 +49,7 @@ def rest(
 
 
 def unknown(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:
-    """The hooks that were cut off and must not be repeated; a person has to judge them, however long ago that was."""
+    """Return the hooks in doubt: interrupted, not idempotent, and up to a person, however long ago that was."""
     return [hook.id for hook in hooks if _is_unknown(hook, state.unit((hook.id, item)))]
 
 
@@ -58,7 +58,7 @@ def _is_unknown(hook: Step, unit: UnitState) -> bool:
 
 
 def pending_cleanup(step: Step, state: RunState, item: str | None = None) -> PendingHooks:
-    """What is left to do after a step that has failed for good.
+    """Return the pending `on_failure` hooks of a step that has failed permanently.
 
     A clean-up that failed is not repeated before the step is: it comes again if that fails again. After a failure that
     is allowed nothing else would ever repeat it.
@@ -70,18 +70,18 @@ def pending_cleanup(step: Step, state: RunState, item: str | None = None) -> Pen
         return PendingHooks()  # shared by a fork: it failed in another run, which cleaned up after it
     answered_anew = unit.status == "pending" and unit.approval is not None and unit.error is not None
     if (unit.status != "failed" or unit.retry_at is not None) and not answered_anew:
-        asked = unknown(step.on_failure, state, item)  # from an earlier failure, and nobody has answered since
+        asked = unknown(step.on_failure, state, item)  # from an earlier failure, and not answered since
         return PendingHooks(step.on_failure, asked[0]) if asked else PendingHooks()
     return rest(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed, item=item)
 
 
 def pending_finally(pipeline: Pipeline, state: RunState) -> PendingHooks:
-    """What is left of a run's last hooks if they are the latest thing that happened."""
+    """Return the `finally` hooks that have not ended since any other unit last started."""
     return rest(pipeline.finally_, state, _newest_start(pipeline, state), failed_counts=False)
 
 
 def ending_was_cut_off(pipeline: Pipeline, state: RunState) -> bool:
-    """Whether the last hooks had begun in a life that never recorded how the run ended."""
+    """Return whether the `finally` hooks had begun in an invocation that recorded no end of the run."""
     if state.status in ("completed", "failed"):
         return False
     newest = _newest_start(pipeline, state)
@@ -89,7 +89,10 @@ def ending_was_cut_off(pipeline: Pipeline, state: RunState) -> bool:
 
 
 def _newest_start(pipeline: Pipeline, state: RunState) -> int:
-    """When anything else last began, or the run last ended: what follows it are its last hooks."""
+    """Return the journal position at which any other unit last started, or the run last ended.
+
+    Units that started later are `finally` hooks.
+    """
     last = {hook.id for hook in pipeline.finally_}
     started = (unit.started_seq for (step, _), unit in state.units.items() if step not in last)
     return max(state.finished_seq, *started, 0)
@@ -97,6 +100,6 @@ def _newest_start(pipeline: Pipeline, state: RunState) -> int:
 
 def _ended(unit: UnitState, *, failed_counts: bool) -> bool:
     return unit.status in ("completed", "skipped") or (
-        # Failed by a person's word, it has no error, and is to be repeated.
+        # Marked failed by a person, it has no error, and is to be repeated.
         unit.status == "failed" and unit.retry_at is None and unit.error is not None and (failed_counts or unit.allowed)
     )

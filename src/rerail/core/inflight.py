@@ -1,4 +1,4 @@
-"""An attempt that its life did not end: all that is known of how far it was and what it had used up. Pure."""
+"""Attempts in flight when their invocation ended: how far each was, and its usage, from all traces of it. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from rerail.core.values import Progress, Usage
 
 
 class AttemptTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """What it left outside the journal."""
+    """Trace of an attempt outside the journal: its reported usage and progress, and when it was last seen."""
 
     usage: Usage = Usage()
     progress: Progress | None = None
-    last: datetime | None = None  # when it, or who drove it, was last seen
-    most: float | None = None  # seconds that who drove it had been there by then
+    last: datetime | None = None  # when it, or the owner of the run, was last seen
+    most: float | None = None  # seconds that the invocation had lasted by then: an upper bound
 
 
 def in_flight(state: RunState) -> list[tuple[Unit, UnitState]]:
-    """What is recorded as running."""
+    """Return the units that are recorded as running."""
     return [(unit, known) for unit, known in state.units.items() if known.status == "running"]
 
 
 def last_seen(state: RunState, left_by: Callable[[Unit, int], AttemptTrace]) -> dict[Unit, AttemptProgress | None]:
-    """How far everything was that is recorded as running, of a run that nobody drives."""
+    """Return the last known progress of every unit recorded as running, in a run without an owner."""
     running = in_flight(state)
     outer = {above for unit, _ in running for above in around(unit) if above != unit}
     seen = {}
     for unit, known in running:
         left = left_by(unit, known.attempts)
-        if known.items is not None or unit in outer:  # what happened in it is told by others
+        if known.items is not None or unit in outer:  # the units inside it have their own traces
             left = msgspec.structs.replace(left, last=None)
         seen[unit] = _last_seen(known, left)
     return seen
 
 
 def _last_seen(known: UnitState, left: AttemptTrace) -> AttemptProgress | None:
-    """By what it left, and by what was saved of it where that is more; None if nobody knows."""
+    """Combine the trace of an attempt with its saved progress, whichever is more; None if there is neither."""
     saved = known.progress
     if left.last is None and left.usage.metrics:
         left = msgspec.structs.replace(left, last=known.started_at)
@@ -50,10 +50,10 @@ def _last_seen(known: UnitState, left: AttemptTrace) -> AttemptProgress | None:
         return None
     elapsed = saved.elapsed if saved is not None else 0.0
     if left.last is not None and known.started_at is not None:
-        apart = (left.last - known.started_at).total_seconds()  # of a wall clock, which may have been set between
+        apart = (left.last - known.started_at).total_seconds()  # by the wall clock, which may have been set in between
         elapsed = max(elapsed, apart if left.most is None else min(apart, left.most))
     usage = left.usage
-    if not usage.metrics and saved is not None:  # its own account went with the machine
+    if not usage.metrics and saved is not None:  # its metrics file was lost with the machine
         usage = Usage(metrics=saved.metrics, models=saved.models)
     at = max(one for one in (left.last, saved.at if saved else None) if one is not None)
     told = left.progress or saved
@@ -68,7 +68,7 @@ def _last_seen(known: UnitState, left: AttemptTrace) -> AttemptProgress | None:
 
 
 def interrupted_event(unit: Unit, known: UnitState, seen: AttemptProgress | None, now: datetime) -> StepInterrupted:
-    """The record that ends it."""
+    """Return the event that ends an attempt which its invocation did not end."""
     return StepInterrupted(
         at=now,
         step=unit[0],
@@ -82,7 +82,7 @@ def interrupted_event(unit: Unit, known: UnitState, seen: AttemptProgress | None
 
 
 def how_far(seen: AttemptProgress | None) -> str:
-    """How far an attempt was when it was last looked at: `after 12 min 00 s, 7 of 18, $0.42`; '' if nobody looked."""
+    """Format the last known progress of an attempt: `after 12 min 00 s, 7 of 18, $0.42`; '' if unknown."""
     if seen is None:
         return ""
     if seen.elapsed < 1 and seen.done is None and not seen.metrics:
@@ -96,13 +96,13 @@ def how_far(seen: AttemptProgress | None) -> str:
 
 
 def cut_off(unit: UnitState, seen: AttemptProgress | None) -> str:
-    """That an attempt was, and where it was then."""
+    """Describe the interruption of an attempt, with its last known progress."""
     far = how_far(seen)
     return f"attempt {unit.attempts} was cut off{f' {far}' if far else ''}"
 
 
 def failed(unit: UnitState) -> str:
-    """How a unit failed, or why it is to be tried again."""
+    """Describe the failure of a unit, or the retry that was due."""
     if unit.retry_at is not None:
         if unit.refusals:
             return f"attempt {unit.attempts} was refused: {unit.reason}"

@@ -1,4 +1,4 @@
-"""From what a source holds to the items of a map: filtered, sorted, cut, each with its key. Pure."""
+"""The item list of a map: the values of its source, filtered, sorted, limited, each with a key. Pure."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ MOST_ITEMS = 1_000_000
 KEY_BYTES = 200
 IN_ONE_RECORD = 1_000
 DIGEST_CHARS = 12
-TAGS = ("items-listed", "item-edited")  # the records that tell a list
+TAGS = ("items-listed", "item-edited")  # the records of a list
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ItemListStopped(Exception):
-    """Somebody wants to stop, before it is known what the items are."""
+    """Stop request that arrived before the items were listed."""
 
 
 class ItemListError(ValueError):
-    """What is wrong with a list, in words for people."""
+    """Problem with an item list, as text for people."""
 
 
 class ItemList(msgspec.Struct, kw_only=True):
-    """The items of a map. `values` is None where every item is its own key."""
+    """Items of a map. `values` is None where every item is its own key."""
 
     keys: list[str]
     values: list[Any] | None
     digest: str
     source: str = ""  # fingerprint of the command that made it
-    edited: dict[int, Any] = {}  # what people changed
+    edited: dict[int, Any] = {}  # values that people changed
 
     def value(self, index: int) -> Any:
         return self.edited[index] if index in self.edited else self.original(index)
@@ -55,7 +55,7 @@ class ItemList(msgspec.Struct, kw_only=True):
 
 
 def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
-    """The items among what a source holds; raises ItemListError that names the item at fault."""
+    """Build the item list from the value of a source; raise ItemListError that names the item at fault."""
     if not isinstance(raw, list):
         raise ItemListError(f"`over` must come to a list, not {_kind(raw)}")
     values = list(enumerate(raw, 1))
@@ -77,13 +77,13 @@ def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
 
 
 def made(keys: list[str], values: list[Any] | None) -> ItemList:
-    """A listing with its digest."""
+    """Return an ItemList with its digest."""
     digest = hashlib.sha256(_encode([keys, values])).hexdigest()[:32]
     return ItemList(keys=keys, values=values, digest=digest)
 
 
 def _key(at: int, value: Any, expression: str, scope: Scope) -> str:
-    if not expression:  # most are short plain text or numbers, and fit
+    if not expression:  # most are short plain text or numbers, and valid
         if type(value) is int:
             return str(value)
         if (
@@ -120,6 +120,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
 
 
 def refuse_unfit(key: str, value: Any) -> None:
+    """Reject an item that is too large, holds a NUL, or cannot be encoded; raise ItemListError."""
     try:
         key.encode()
         size = len(_encode(value))
@@ -181,11 +182,13 @@ def _kind(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else language.as_text(value)
-    return repr(text) if len(text) <= 40 else f"{len(text)} characters"  # cut, half a secret could not be told any more
+    return (
+        repr(text) if len(text) <= 40 else f"{len(text)} characters"
+    )  # Truncated, half a secret would not be recognised.
 
 
 class ListDiff(msgspec.Struct, kw_only=True):
-    """What of an earlier list still counts in a new one."""
+    """Difference of two lists: the items of the earlier one that still count in the new one."""
 
     marks: bytearray
     gone: tuple[str, ...]
@@ -201,7 +204,7 @@ class ListDiff(msgspec.Struct, kw_only=True):
 
 
 def diff(old: ItemList, marks: bytes | bytearray, new: ItemList) -> ListDiff:
-    """Which items of a new list are those of the old one, by key and content, and how they stand."""
+    """Match the items of a new list with those of the old one, by key and content, and keep their statuses."""
     before = {key: index for index, key in enumerate(old.keys)}
     kept = bytearray(len(new.keys))
     positions: dict[str, int] = {}
@@ -229,7 +232,10 @@ def records(
     kept: ListDiff | None = None,
     remembered: Iterable[str] = (),
 ) -> Iterator[ItemsListed]:
-    """What the journal says of a list, in parts that are not too long. `remembered` are keys the state has units of."""
+    """Yield the events that record a list, in parts of bounded length.
+
+    `remembered` are the keys that the state has units of.
+    """
     keys, values = new.keys, new.values
     for first in range(0, max(len(keys), 1), IN_ONE_RECORD):
         part = slice(first, first + IN_ONE_RECORD)
@@ -239,7 +245,7 @@ def records(
                 "completed": ranges(kept.marks, COMPLETED),
                 "failed": ranges(kept.marks, FAILED),
                 "skipped": ranges(kept.marks, SKIPPED),
-                "gone": (*kept.gone, *kept.changed),  # of either nothing that is known counts any more
+                "gone": (*kept.gone, *kept.changed),  # of neither does any recorded state count any more
                 "edited": {keys[index]: value for index, value in new.edited.items()},
                 "moved": {key: kept.positions[key] for key in remembered if key in kept.positions},
             }
@@ -258,7 +264,7 @@ def records(
 
 
 def recorded(found: Iterable[Event], unit: Unit) -> ItemList | None:
-    """The newest list of a map that the journal has, with what people edited since; None if it is not whole."""
+    """Return the newest recorded list of a map, with later edits applied; None if it is incomplete."""
     events: list[ItemsListed] = []
     edits: list[ItemEdited] = []
     for event in found:

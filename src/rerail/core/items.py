@@ -1,7 +1,7 @@
-"""Items of a map and iterations of a loop: their names, and what became of each, a byte a piece.
+"""Items of a map and iterations of a loop: their paths, and the status of each in one byte.
 
-An item is closed when it completed, was skipped, or failed for good. From then on its controller (the map or loop)
-knows only its mark: what it handed out is in the journal.
+An item is closed when it completed, was skipped, or failed permanently. From then on its controller (the map or loop)
+knows only its status: its outputs are in the journal.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SEPARATOR: Final = "::"
 
 
 class Items(msgspec.Struct, kw_only=True):
-    """What became of the items of one controller."""
+    """Statuses of the items of one controller."""
 
     marks: bytearray
-    known: int = 0  # how many are listed by now; fewer than there are marks only while the list is being recorded
+    known: int = 0  # number of items listed so far; fewer than the total only while the list is being recorded
     digest: str = ""  # of the list
-    is_loop: bool = False  # a loop: what an iteration handed out is known in the next
-    kept: int = 0  # closed items of which something has to be proved on resume
+    is_loop: bool = False  # a loop: the next iteration sees the outputs of this one
+    kept: int = 0  # closed items with artifacts or inputs to be proved on resume
 
     @property
     def total(self) -> int:
@@ -49,7 +49,7 @@ class Items(msgspec.Struct, kw_only=True):
         return len(self.marks) - self.marks.count(PENDING)
 
     def next_pending(self, start: int) -> int:
-        """The first item from `start` on that is not closed; -1 if there is none."""
+        """Return the first item from `start` on that is not closed; -1 if there is none."""
         return self.marks.find(PENDING, start)
 
     def copy(self) -> Items:
@@ -57,7 +57,7 @@ class Items(msgspec.Struct, kw_only=True):
 
 
 def ranges(marks: bytes | bytearray, mark: int) -> str:
-    """The positions with a mark, as `0-17,19`."""
+    """Return the positions with a status, as `0-17,19`."""
     found = re.finditer(re.escape(bytes([mark])) + b"+", marks)
     return ",".join(
         str(run.start()) if run.end() - run.start() == 1 else f"{run.start()}-{run.end() - 1}" for run in found
@@ -65,7 +65,7 @@ def ranges(marks: bytes | bytearray, mark: int) -> str:
 
 
 def set_ranges(marks: bytearray, text: str, mark: int) -> None:
-    """Mark the positions that `ranges` named."""
+    """Set the status of the positions that `ranges` named; raise ValueError for positions out of range."""
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         begin, end = int(first), int(last or first) + 1
@@ -75,20 +75,20 @@ def set_ranges(marks: bytearray, text: str, mark: int) -> None:
 
 
 def joined(parent: str | None, key: str) -> str:
-    """The path of an item below the instance its controller stands in."""
+    """Return the path of an item below the instance that its controller is in."""
     if _SEPARATOR in key or key.startswith(":") or key.endswith(":") or "%3A" in key or "%25" in key:
         key = key.replace("%", "%25").replace(":", "%3A")
     return key if parent is None else f"{parent}{_SEPARATOR}{key}"
 
 
 def parent_of(item: str) -> str | None:
-    """The instance that the controller of an item stands in."""
+    """Return the instance that the controller of an item is in; None at the top level."""
     parent, found, _ = item.rpartition(_SEPARATOR)
     return parent if found else None
 
 
 def is_inside(unit: tuple[str, str | None], controller: tuple[str, str | None]) -> bool:
-    """Whether a unit is an item, an iteration or a step of this controller, or that itself."""
+    """Return whether a unit is an item, an iteration or a step of this controller, or the controller itself."""
     step, item = controller
     if unit[0] != step and not unit[0].startswith(step + "/"):
         return False
@@ -96,7 +96,7 @@ def is_inside(unit: tuple[str, str | None], controller: tuple[str, str | None]) 
 
 
 def around(unit: tuple[str, str | None]) -> Iterator[tuple[str, str | None]]:
-    """What a unit is inside of, from the inside out, itself included; some of these do not exist."""
+    """Yield the units around a unit, innermost first, itself included; some of them do not exist."""
     step, item = unit
     while "/" in step or item is not None:
         if item is not None:  # an item belongs to a controller of the same name
@@ -113,17 +113,17 @@ def around(unit: tuple[str, str | None]) -> Iterator[tuple[str, str | None]]:
 
 
 def depth_of(item: str | None) -> int:
-    """How many maps and loops an instance is in."""
+    """Return the number of maps and loops that an instance is in."""
     return 0 if item is None else item.count(_SEPARATOR) + 1
 
 
 def key_of(item: str) -> str:
-    """The last part of an item's path."""
+    """Return the last part of an item's path."""
     return item.rpartition(_SEPARATOR)[2]
 
 
 def allowed_failures(total: int, count: int, percent: float | None) -> int:
-    """How many items of a map may fail."""
+    """Return how many items of a map may fail."""
     if percent is None:
         return count
     return int(total * Decimal(str(percent)) / 100)  # exactly: 36.8 % of 375 is 138
@@ -147,7 +147,7 @@ class ItemsInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True)
 
 
 class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """The items of a map or the iterations of a loop: how many, and which positions stand how."""
+    """Record of the items of a map or the iterations of a loop: counts, and the positions of each status."""
 
     total: int
     completed: int
@@ -161,7 +161,7 @@ class ItemsRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
 
 def record_of(items: Items | None) -> ItemsRecord | None:
-    """How the items of a controller are written down."""
+    """Return the record of the items of a controller."""
     if items is None:
         return None
     return ItemsRecord(
@@ -178,7 +178,7 @@ def record_of(items: Items | None) -> ItemsRecord | None:
 
 
 def items_of(record: ItemsRecord | None) -> Items | None:
-    """The items that a record was made of."""
+    """Return the items that a record was made of."""
     if record is None:
         return None
     marks = bytearray(record.total)

@@ -1,7 +1,7 @@
-"""The ledger: what every attempt used up, from the journal, and sums of it. Pure.
+"""The ledger: the cost, tokens and time of every attempt, from the journal, and sums of them. Pure.
 
 An attempt is counted once: it ends in one record, completed, failed or interrupted, whatever comes after. Of one that
-has not ended, or whose life was killed and not resumed yet, what was saved of it counts.
+has not ended, or whose invocation was killed and not resumed yet, its saved progress counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rerail.core.run_state import RunState, Unit, name
 from rerail.core.values import Usage
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]
-Status = Literal["completed", "failed", "interrupted", "running"]  # the last: as far as was saved of it
+Status = Literal["completed", "failed", "interrupted", "running"]  # running: as far as its progress was saved
 _Told = ev.StepStarted | ev.StepProgressed | ev.StepInterrupted | ev.StepFailed | ev.StepCompleted  # about an attempt
 UNKNOWN_MODEL = "(no model)"
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt, or the share of one model in it."""
+    """Usage of one attempt, or the share of one model in it."""
 
     run_id: str
     pipeline: str
@@ -41,11 +41,11 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sum(msgspec.Struct, kw_only=True):
-    """What some attempts used up together."""
+    """Total usage of some attempts."""
 
     name: str
     attempts: int = 0
-    failed: int = 0  # those that came to nothing
+    failed: int = 0  # failed and interrupted ones
     seconds: float = 0.0
     metrics: Metrics = {}
 
@@ -55,9 +55,9 @@ class Sum(msgspec.Struct, kw_only=True):
 
 
 def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[LedgerEntry]:
-    """Every attempt of a run, in the order of time; last those that have not ended."""
+    """Yield every attempt of a run in the order of time, then those that have not ended."""
     under_way: dict[Unit, LedgerEntry] = {}
-    outer: set[Unit] = set()  # what only has other steps run: what happens in it is told by these
+    outer: set[Unit] = set()  # controllers: the units inside them report their own usage
     for _, event in records:
         if isinstance(event, ev.ItemsListed):
             outer.add(event.unit)
@@ -107,7 +107,10 @@ def _entry(run_id: str, pipeline: str, event: _Told) -> LedgerEntry:
 def cut_off(
     found: Iterable[LedgerEntry], state: RunState, seen: Mapping[Unit, AttemptProgress], like: LedgerEntry
 ) -> list[LedgerEntry]:
-    """The attempts of a run that nobody drives: of those that have not ended what was last seen counts."""
+    """Return the attempts of a run without an owner: those that have not ended count as interrupted.
+
+    Their usage is the progress last seen (`seen`). `like` is an entry with the run and pipeline to copy.
+    """
     running: dict[Unit, LedgerEntry] = {}
     result = []
     for entry in found:
@@ -134,7 +137,10 @@ def cut_off(
 
 
 def given_up(found: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) -> list[LedgerEntry]:
-    """What was spent before a repair had to give up the records of it: nobody knows any more by which attempts."""
+    """Return an entry for spending whose records a repair had to discard, if there is any.
+
+    The attempts that spent it are no longer known.
+    """
     known = overall(entry for entry in found if entry.status != "running").metrics
     rest = {metric: plus(value, -known.get(metric, 0)) for metric, value in state.spent.items()}
     if not any(rest.values()):
@@ -143,7 +149,7 @@ def given_up(found: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) -
 
 
 def summed(ledger: Iterable[LedgerEntry], by: By, zone: tzinfo | None = UTC) -> list[Sum]:
-    """Sums by what is asked for: days of a zone in their order, all else the dearest first. No zone: this machine's."""
+    """Sum entries by `by`: days of a zone in their order, else highest cost first. No zone: this machine's."""
     found: dict[str, Sum] = {}
     for entry in ledger:
         if by == "model":
@@ -158,7 +164,7 @@ def summed(ledger: Iterable[LedgerEntry], by: By, zone: tzinfo | None = UTC) -> 
 
 
 def overall(ledger: Iterable[LedgerEntry]) -> Sum:
-    """All of it."""
+    """Return the sum of all entries."""
     result = Sum(name="total")
     for entry in ledger:
         _count(result, entry, entry.metrics)

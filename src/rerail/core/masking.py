@@ -1,4 +1,4 @@
-"""Secrets out of everything that is kept or shown: as they are, and in the forms programs commonly print them in."""
+"""Masking of secrets in everything that is recorded or shown: as they are, and in the forms that programs print."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _HEAD = 4  # bytes by which a pattern is looked up
 _FOLD = rb"(?:\r?\n)?"
 _END = b""  # in a trie: a pattern ends here
 
-# Members that name something, or are one of a few words: masked they would name something else. That no secret is in
-# them is seen to where they are made: a pipeline, a header, an item or the name of an artifact that holds one is refused.
+# Members that are names, or one of a few words: masked they would name something else. They hold no secret because a
+# pipeline, a header, an item or the name of an artifact with a secret in it is rejected where it is made.
 _NAMES = frozenset(
     (
         *("unit", "step", "item", "value", "run", "parent", "fingerprint", "pipeline_sha256", "head", "owner", "options"),
@@ -29,7 +29,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Mask:
-    """Replaces secrets in text, in values and in streams of bytes."""
+    """Set of secrets, and their replacement in text, in values and in streams of bytes."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         found = [_disguises(secret) for secret in secrets]
@@ -55,7 +55,7 @@ class Mask:
         return self.data(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
     def value(self, value: Any) -> Any:
-        """A JSON value with every text in it masked, keys included."""
+        """Return a JSON value with every text in it masked, keys included."""
         if self._find is None:
             return value
         if isinstance(value, str):
@@ -69,7 +69,7 @@ class Mask:
         return value
 
     def holds(self, value: Any) -> bool:
-        """Whether a secret is in any text of a value: a struct, or what JSON can hold."""
+        """Return whether a secret is in any text of a value: a struct, or a JSON value."""
         if self._find is None:
             return False
         if isinstance(value, str):
@@ -81,14 +81,14 @@ class Mask:
         return isinstance(value, list | tuple | set | frozenset) and any(map(self.holds, value))
 
     def metrics(self, metrics: Metrics) -> Metrics:
-        """Metrics with their names masked. A number cannot be masked: one that holds a secret is left out."""
+        """Return metrics with their names masked. A number cannot be masked: one that holds a secret is left out."""
         if self._find is None:
             return metrics
         return {self.text(name): number for name, number in metrics.items() if self.value(number) == number}
 
     def struct(self, struct: _Struct) -> _Struct:
-        """An event, or another record, with every text in it masked that does not name something."""
-        if self._find is None or isinstance(struct, ItemsListed):  # a list that holds a secret is refused as a whole
+        """Return an event, or another record, with every text in it masked that is not a name."""
+        if self._find is None or isinstance(struct, ItemsListed):  # a list that holds a secret is rejected as a whole
             return struct
         changed = {}
         for name in _members(type(struct)):
@@ -107,7 +107,7 @@ class Mask:
         return self.value(value) if name in _OPEN else self._typed(value)
 
     def _typed(self, value: Any) -> Any:
-        """A value whose type must stay what it is."""
+        """Return a value masked, with its type unchanged."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, msgspec.Struct):
@@ -119,7 +119,7 @@ class Mask:
         return value
 
     def safe_end(self, data: bytes) -> int:
-        """How much of a stream read so far can be masked and let go: the rest may be the beginning of a secret."""
+        """Return how much of a stream can be masked and released: the rest may be the beginning of a secret."""
         if self._find is None:
             return len(data)
         newline = len(data) if data.endswith(b"\r") else data.rfind(b"\n")
@@ -129,7 +129,7 @@ class Mask:
         return len(data)
 
     def _may_go_on(self, data: bytes, at: int, *, folded: bool) -> bool:
-        """Whether a secret may begin at this place and end in what is still to come."""
+        """Return whether a secret may begin at this position and end in data still to come."""
         for pattern in self._by_head.get(data[at : at + _HEAD], ()):
             if len(pattern) > len(data) - at and pattern.startswith(data[at:]):
                 return True
@@ -145,7 +145,7 @@ class Mask:
         )
 
     def _before_overlap(self, data: bytes, cut: int) -> int:
-        """A cut must not go through a secret that is there already."""
+        """Return the cut, moved behind a secret that it would go through."""
         assert self._find is not None
         for match in self._find.finditer(data):
             if match.start() < cut < match.end():
@@ -159,7 +159,7 @@ def _members(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def _disguises(secret: str) -> tuple[set[str], set[str]]:
-    from rerail.core.secret_forms import disguises  # with the encodings it knows: most runs have no secrets
+    from rerail.core.secret_forms import disguises  # lazily, with its encodings: most runs have no secrets
 
     return disguises(secret)
 
@@ -173,7 +173,7 @@ def _joined(data: bytes) -> bytes:
 
 
 def _expression(patterns: Iterable[bytes], folded: set[bytes]) -> bytes:
-    """One expression for all patterns that looks at each byte once, however many there are; the longest one wins."""
+    """Return one regex for all patterns that reads each byte once, however many there are; the longest match wins."""
     trie: dict[bytes, Any] = {}
     for pattern in patterns:
         node = trie
@@ -198,7 +198,7 @@ def _branches(node: dict[bytes, Any]) -> bytes:
 
 
 class StreamMask:
-    """Masks a stream that arrives in pieces, wherever it is cut."""
+    """Mask of a stream that arrives in pieces, wherever it is cut."""
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask

@@ -1,6 +1,6 @@
-"""What the user declared: pipelines and their steps, validated and frozen.
+"""The model of a pipeline: its steps, params, artifacts and policies, as validated and frozen values.
 
-An `Action` is what an attempt does. A new kind of step is a new action struct; everything around
+An `Action` is the work of one attempt. A new kind of step is a new action struct; everything around
 it (needs, retry, timeout, journal, resume) is shared.
 """
 
@@ -13,7 +13,7 @@ Backoff = Literal["fixed", "linear", "exponential"]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often a failing attempt is repeated, and how long to wait in between."""
+    """Retry policy of a step: the number of attempts, and the waits between them."""
 
     attempts: int = 1  # all attempts, the first included
     backoff: Backoff = "exponential"
@@ -23,65 +23,65 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: tuple[str | int, ...] = ()  # `rate_limit`, `timeout`, exit codes, patterns on stderr; empty: anything
 
 
-Refusal = Literal["quota", "overloaded", "rate limit"]  # what a service may mean that asks to be left alone
+Refusal = Literal["quota", "overloaded", "rate limit"]  # why a service refuses a request for now
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is done when a service asks to be left alone for a while."""
+    """Rate-limit policy of a step: how a refusal by a service is recognised, and the longest wait for one."""
 
     recognised: bool = True
-    on: tuple[str | int, ...] = ()  # exit codes and patterns on stderr, in addition to what everybody says
-    pause_after: float = 300.0  # seconds that are waited for here; the run is paused for longer ones
+    on: tuple[str | int, ...] = ()  # exit codes and patterns on stderr, in addition to the built-in table
+    pause_after: float = 300.0  # longest wait in seconds; the run pauses for longer ones
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="run"):
-    """A shell script."""
+    """Action that executes a shell script."""
 
     script: str
 
 
 class Python(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="python", omit_defaults=True):
-    """`module:function`, called in a child process."""
+    """Action that calls `module:function` in a child process."""
 
     target: str
     arguments: dict[str, Any] = {}
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="write"):
-    """A file with the given content."""
+    """Action that writes a file with the given content."""
 
     path: str
     content: str
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="call"):
-    """A function of the running process, looked up by name when the attempt starts."""
+    """Action that calls a function of the running process, looked up by name when the attempt starts."""
 
     target: str
 
 
 class Approve(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="approve"):
-    """A question that a person answers."""
+    """Action that asks a person a question and waits for the answer."""
 
     message: str
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a map fans out over."""
+    """Source of the items of a map."""
 
     kind: Literal["list", "expression", "glob", "lines", "json", "command"]
     value: Any
-    path: str = ""  # into a JSON document; '': that is the list itself
-    form: Literal["lines", "json"] = "lines"  # of what a command prints
-    directory: str = ""  # of the file that names it, from the pipeline's: paths are relative to it
+    path: str = ""  # into a JSON document; '': the document itself is the list
+    form: Literal["lines", "json"] = "lines"  # of the command's stdout
+    directory: str = ""  # of the file that declares it, relative to the pipeline's: paths are relative to it
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="map", omit_defaults=True):
-    """The same steps for every item of a list."""
+    """Action that executes the same steps for every item of a list."""
 
     over: Source
     steps: tuple["Step", ...]
-    single: bool = False  # the body is one plain step, which then is the item: it has the map's own id
+    single: bool = False  # the body is one plain step, which is then the item: it has the map's own id
     key: str = ""
     filter: str = ""
     sort: str = ""
@@ -95,7 +95,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="map"
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="loop", omit_defaults=True):
-    """The same steps again and again, each iteration knowing what the one before handed out."""
+    """Action that repeats the same steps; each iteration sees the outputs of the one before."""
 
     steps: tuple["Step", ...]
     max_iterations: int
@@ -106,7 +106,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="loo
 
 
 class Subpipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline", omit_defaults=True):
-    """The steps of another pipeline file, as one step of this one."""
+    """Action that executes the steps of another pipeline file as one step."""
 
     path: str
     steps: tuple["Step", ...]
@@ -114,22 +114,22 @@ class Subpipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     params: dict[str, "Param"] = {}
     outputs: dict[str, Any] = {}
     finally_: tuple["Step", ...] = ()
-    budget: "Budget | None" = None  # of the file, for all that it is part of
+    budget: "Budget | None" = None  # the file's own, for all its steps
 
 
-Controller = Map | Loop | Subpipeline  # what does nothing itself but have other steps run
+Controller = Map | Loop | Subpipeline  # does no work itself: executes other steps
 CONTROLLERS = (Map, Loop, Subpipeline)
 Action = Run | Python | Write | Call | Approve | Map | Loop | Subpipeline
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """An output that is taken from what a step prints."""
+    """Output that is captured from the stdout of a step."""
 
     form: Literal["text", "json", "lines"] = "text"
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file, directory or pattern that a step produces or reads, and what must hold of its content."""
+    """File, directory or pattern that a step produces or reads, and the checks of its content."""
 
     path: str  # relative to the pipeline's directory
     min_size: int | None = None
@@ -145,22 +145,25 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_checks(self) -> bool:
-        """Whether anything is asked of the content."""
+        """Whether any size, text, format or schema is required of the content."""
         sized = self.min_size is not None or self.max_size is not None
         return sized or bool(self.contains or self.not_contains or self.format or self.schema)
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much a run, a step or an item may use up, in all lives; when that is reached nothing new of it starts."""
+    """Limits on the cost, tokens and time of a run, a step or an item, over all invocations.
+
+    Once one is reached, nothing new of it starts.
+    """
 
     cost_usd: float | None = None
     tokens: int | None = None
-    time: float | None = None  # seconds: of a run those during which it is driven, else those its attempts take
-    on_exceed: Literal["finish", "stop"] = "finish"  # what becomes of attempts that run then
+    time: float | None = None  # seconds: of a run while it is executed, else the durations of the attempts
+    on_exceed: Literal["finish", "stop"] = "finish"  # whether running attempts may finish
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node of a pipeline. `needs` is resolved: the default "the previous step" is written out."""
+    """Node of a pipeline. `needs` is resolved: the default "the previous step" is written out."""
 
     id: str
     action: Action
@@ -171,7 +174,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: float | None = None  # seconds
     retry: Retry = Retry()
     rate_limit: RateLimit = RateLimit()
-    budget: Budget | None = None  # for all its attempts, and all that is inside it
+    budget: Budget | None = None  # for all its attempts, and all steps inside it
     allow_failure: bool = False
     idempotent: bool = True
     when: str = ""
@@ -182,11 +185,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     artifacts: tuple[Artifact, ...] = ()
     on_failure: tuple["Step", ...] = ()
     dynamic: bool = False  # whether any of its texts holds an expression
-    line: int = 0  # where it stands in the file, for messages
+    line: int = 0  # line in the file, for messages
 
     @property
     def command(self) -> str:
-        """The action in one string, as a person would recognise it."""
+        """The action as one recognisable string."""
         match self.action:
             case Run(script=script):
                 return script.strip()
@@ -207,12 +210,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def local(self) -> str:
-        """What it is called among its neighbours."""
+        """The last part of the id: the step's name among the steps of the same body."""
         return self.id.rpartition("/")[2]
 
     @property
     def body(self) -> tuple["Step", ...]:
-        """The steps that this one has run for it; none if it does its work itself."""
+        """The steps of a map, loop or subpipeline; empty for any other action."""
         return self.action.steps if isinstance(self.action, Map | Loop | Subpipeline) else ()
 
     @property
@@ -221,7 +224,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Param(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value the pipeline takes when a run starts."""
+    """Parameter of a pipeline, given when a run starts."""
 
     type: Literal["string", "integer", "number", "boolean", "path", "list"] = "string"
     required: bool = False
@@ -231,7 +234,7 @@ class Param(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When snapshots are taken and what happens when the journal cannot be written."""
+    """Policy of snapshots, and of a journal that cannot be written."""
 
     interval: float = 30.0  # seconds
     history: int = 20
@@ -239,7 +242,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A declared pipeline: validated, acyclic, every name resolved."""
+    """Declared pipeline: validated, acyclic, every name resolved."""
 
     name: str
     steps: tuple[Step, ...]
@@ -249,30 +252,30 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     finally_: tuple[Step, ...] = ()
     secrets: tuple[str, ...] = ()  # names of variables whose values are masked everywhere
-    outputs: dict[str, Any] = {}  # what it hands out where it is a step of another
+    outputs: dict[str, Any] = {}  # its outputs as a step of another pipeline
     budget: Budget | None = None
 
     @property
     def hooks(self) -> tuple[str, ...]:
-        """The ids of the steps that clean up or come last."""
+        """Ids of the `on_failure` steps and of the `finally` steps."""
         cleaning = (hook.id for step in self.steps for hook in step.on_failure)
         return (*cleaning, *(hook.id for hook in self.finally_))
 
     @property
     def has_controllers(self) -> bool:
-        """Whether any step has others run."""
+        """Whether any top-level step is a map, a loop or a subpipeline."""
         return any(isinstance(step.action, CONTROLLERS) for step in self.steps)
 
     @property
     def has_approvals(self) -> bool:
-        """Whether any step waits for a person."""
+        """Whether any step, at any depth, waits for an approval."""
         if not self.has_controllers:
             return any(isinstance(step.action, Approve) for step in self.steps)
         return any(isinstance(step.action, Approve) for _, step in every_step(self))
 
     @property
     def type(self) -> Literal["standard", "iterative", "mapreduce"]:
-        """What other tools would call it."""
+        """The type of the pipeline in the words of other tools."""
         if not self.has_controllers:
             return "standard"
         kinds = {type(step.action) for _, step in every_step(self)}
@@ -280,7 +283,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def every_step(pipeline: Pipeline) -> Iterator[tuple[int, Step]]:
-    """Every step at any depth, hooks included, with the number of maps and loops it is in."""
+    """Yield every step at any depth, hooks included, with the number of maps and loops around it."""
     return _every((*pipeline.steps, *pipeline.finally_), 0)
 
 
@@ -305,11 +308,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fail_fast: bool = False
     secrets: tuple[str, ...] = ()  # names, in addition to the pipeline's
     budget_usd: float | None = None  # instead of the pipeline's
-    max_runtime: float | None = None  # seconds that one life may take
+    max_runtime: float | None = None  # seconds that one invocation may take
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was started: run.json."""
+    """Header of a run (run.json): the pipeline, the params and the options it was started with."""
 
     format: int
     run_id: str

@@ -1,4 +1,4 @@
-"""Money and tokens: sums that are exact, and what a budget says about them. Pure."""
+"""Money and tokens: exact sums, and the rules of a budget. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rerail.core.run_state import RunState
 
 COST = "cost_usd"
 MOST_COST = 1e9  # dollars, so that no sum of them loses a cent
-TOKENS = ("input_tokens", "output_tokens")  # what `total_tokens` is: the others are parts of these, or not, by vendor
+TOKENS = ("input_tokens", "output_tokens")  # summed as `total_tokens`; the others are parts of these, or not, by vendor
 OTHER_TOKENS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
-COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # what can only be spent: never below zero
-DOLLARS_SPENT = "the budget is spent: $"  # how it is said of a run: not of a step or an item, not of tokens or time
+COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # can only be spent: never below zero
+DOLLARS_SPENT = "the budget is spent: $"  # text for a run: not for a step or an item, nor for tokens or time
 STEPS_OF_WARNING = (90, 75, 50)  # percent
 
 
 def plus(first: float, second: float) -> float:
-    """The sum as a person would write it: 0.1 and 0.2 are 0.3, however many are added."""
+    """Add two numbers exactly in decimal: 0.1 and 0.2 are 0.3, however many are added."""
     if isinstance(first, int) and isinstance(second, int):
         return first + second
-    from decimal import Decimal  # who counts no money does not pay for it
+    from decimal import Decimal  # lazily: most runs count no money
 
     return float(Decimal(repr(first)) + Decimal(repr(second)))
 
 
 def total(values: Iterable[float]) -> float:
-    """The same for many."""
+    """Add many numbers exactly in decimal."""
     result: float = 0
     for value in values:
         result = plus(result, value)
@@ -38,7 +38,7 @@ def total(values: Iterable[float]) -> float:
 
 
 def added(first: Metrics, second: Metrics) -> Metrics:
-    """Two sets of metrics, summed name by name."""
+    """Add two sets of metrics, name by name."""
     result = dict(first)
     for key, value in second.items():
         result[key] = plus(result.get(key, 0), value)
@@ -46,37 +46,40 @@ def added(first: Metrics, second: Metrics) -> Metrics:
 
 
 def tokens(metrics: Metrics) -> int:
-    """The tokens of a set of metrics, in and out."""
+    """Return the input and output tokens of a set of metrics."""
     return int(sum(metrics.get(name, 0) for name in TOKENS))
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has used up by now, in all its lives."""
+    """Amounts that a run has spent so far, in all its invocations."""
 
     cost_usd: float = 0
     tokens: int = 0
-    time: float = 0.0  # seconds during which it was driven
+    time: float = 0.0  # seconds of execution
 
     def of(self, what: str) -> float:
-        """The amount of one kind."""
+        """Return the amount of one kind: `cost_usd`, `tokens` or `time`."""
         amount: float = getattr(self, what)
         return amount
 
     def plus(self, other: Spent) -> Spent:
-        """Both together."""
+        """Add two amounts."""
         return Spent(
             cost_usd=plus(self.cost_usd, other.cost_usd), tokens=self.tokens + other.tokens, time=self.time + other.time
         )
 
 
 def limits(budget: Budget) -> list[tuple[str, float]]:
-    """The kinds of which there is only so much."""
+    """Return the kinds that a budget limits, with their limits."""
     found = (("cost_usd", budget.cost_usd), ("tokens", budget.tokens), ("time", budget.time))
     return [(what, limit) for what, limit in found if limit is not None]
 
 
 def exhausted(budget: Budget, spent: Spent, of: str = "") -> str:
-    """Why nothing new may start, or ''. What was spent beyond it is what attempts used that were under way."""
+    """Return why nothing new may start, or ''.
+
+    The budget can be exceeded: by the attempts that were in flight when it was reached.
+    """
     for what, limit in limits(budget):
         used = spent.of(what)
         if used >= limit:
@@ -86,7 +89,7 @@ def exhausted(budget: Budget, spent: Spent, of: str = "") -> str:
 
 
 def warning(budget: Budget, before: Spent, after: Spent, of: str = "") -> str:
-    """What to say when a mark was passed between two moments, or ''."""
+    """Return the warning for a threshold that was passed between `before` and `after`, or ''."""
     for what, limit in limits(budget):
         for percent in STEPS_OF_WARNING:
             mark = limit * percent / 100
@@ -96,7 +99,7 @@ def warning(budget: Budget, before: Spent, after: Spent, of: str = "") -> str:
 
 
 def amount(what: str, value: float) -> str:
-    """An amount for people."""
+    """Format an amount for people."""
     if what == "cost_usd":
         return f"${value:,.2f}" if value >= 0.01 or not value else f"${value:.4f}"
     if what == "tokens":
@@ -109,9 +112,9 @@ def amount(what: str, value: float) -> str:
 
 
 class StepTotals(NamedTuple):
-    """The sums of all attempts of a step, and of whatever a map, a loop or a pipeline has had run."""
+    """Totals of all attempts of a step, and of every unit inside a map, a loop or a pipeline."""
 
-    metrics: Metrics = {}  # noqa: RUF012 - of a tuple, which nobody changes
+    metrics: Metrics = {}  # noqa: RUF012 - of a tuple, which is never changed
     worked: float = 0.0  # seconds
 
     @property
@@ -123,7 +126,7 @@ NOTHING = StepTotals()
 
 
 def totals_by_step(state: RunState, *, lasting: bool = False) -> dict[str, StepTotals]:
-    """By the id of a step of the pipeline itself; only what need not be done again, if that is asked for."""
+    """Return the totals of each top-level step; with `lasting`, only of work that need not be repeated."""
     found: dict[str, StepTotals] = {}
     for (step, _), unit in state.units.items():
         if lasting and unit.items is None and unit.status not in ("completed", "skipped"):

@@ -1,4 +1,4 @@
-"""Params of a run: what was given, against what the pipeline declares."""
+"""Params of a run: the given values, checked against the declarations of the pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rerail.core.values import typed
 
 
 def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """All params with defaults filled in, and what is wrong with those given."""
+    """Return all params with defaults filled in, and the problems with the given ones."""
     there = f"there is {', '.join(declared)}" if declared else "it has none"
     problems = [f"the pipeline has no param `{name}`; {there}" for name in given if name not in declared]
     values: dict[str, Any] = {}
@@ -30,13 +30,13 @@ def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[di
 
 
 def wrong_choice(param: Param) -> str:
-    """What is wrong with the declared choices, or ''."""
+    """Return the problem with the declared choices, or ''."""
     bad = [choice for choice in param.choices if _as_type(param.type, choice) != choice]
     return f"the choice {bad[0]!r} is not of type {param.type}" if bad else ""
 
 
 def wrong_default(param: Param) -> str:
-    """What is wrong with the declared default, or ''."""
+    """Return the problem with the declared default, or ''."""
     if param.default is None:
         return ""
     converted = _as_type(param.type, param.default)
@@ -58,7 +58,7 @@ def _converted(name: str, param: Param, value: Any) -> tuple[Any, str]:
 
 
 def _json_list(value: Any) -> list[Any] | None:
-    """A list as the command line has it: JSON."""
+    """Parse a list from the command line, where it is JSON; None if it is not a list."""
     try:
         found = msgspec.json.decode(value) if isinstance(value, str) else None
     except (msgspec.DecodeError, RecursionError):
@@ -67,7 +67,7 @@ def _json_list(value: Any) -> list[Any] | None:
 
 
 def _as_type(kind: str, value: Any) -> Any:
-    """The value as that type, or None if it is not one."""
+    """Convert a value to a param type; None if it cannot be converted."""
     guess = typed(value) if isinstance(value, str) else value
     match kind:
         case "integer":

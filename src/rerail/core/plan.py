@@ -1,4 +1,4 @@
-"""What a plan is made of."""
+"""The plan of a run: a decision about every step, and the options it is made with."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Changes = Literal["rerun", "keep", "refuse"]
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What becomes of one step. `unless_same` names the steps whose unchanged products would still save it."""
+    """Decision about one step. `unless_same` names the steps whose unchanged products would still save it."""
 
     step: str
     decision: DecisionKind
     reason: str
     unless_same: tuple[str, ...] = ()
     changed: bool = False  # its definition was edited since it ran
-    saved_seconds: float = 0.0  # what reusing it saves, or what of it is done
-    flaws: tuple[Flaw, ...] = ()  # where its artifacts do not stand: to be restored, or moved aside before it runs
+    saved_seconds: float = 0.0  # duration of the reused or finished work
+    flaws: tuple[Flaw, ...] = ()  # of its artifacts: to be restored, or quarantined before it runs
     item: str | None = None  # of a unit inside a controller
     inner: tuple[Decision, ...] = ()  # about units inside it
 
@@ -40,21 +40,21 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def mends(self) -> bool:
-        """Whether its flaws are restored: it is kept, or would be if what it needs comes out the same."""
+        """Whether its flaws are restored: it is kept, or would be if its needs produce the same again."""
         return bool(self.flaws) and (self.kept or bool(self.unless_same))
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The decisions in declaration order, and the steps the run knows but the pipeline no longer has."""
+    """Decisions in declaration order, and the recorded steps that the pipeline no longer has."""
 
     decisions: tuple[Decision, ...]
     removed: tuple[str, ...] = ()
-    hooks: tuple[Decision, ...] = ()  # those that an earlier life did not finish
-    ending_cut_off: bool = False  # the run had come to its last hooks
+    hooks: tuple[Decision, ...] = ()  # those that an earlier invocation did not finish
+    ending_cut_off: bool = False  # an earlier invocation was interrupted in the `finally` hooks
 
     @property
     def everything(self) -> Iterator[Decision]:
-        """The decisions, and those about units inside controllers."""
+        """Iterator over the decisions, and those about units inside controllers."""
         for decision in self.decisions:
             yield decision
             yield from decision.inner
@@ -64,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(item.step for item in self.decisions if item.changed)
 
     def saved(self, state: RunState) -> tuple[float, float]:
-        """The seconds and the dollars that need not be spent again: of what is kept, and of what maps have done."""
+        """Return the seconds and the dollars of work that is not repeated: kept steps, and closed items of maps."""
         done = [one for one in self.decisions if one.kept or one.decision == "continue"]
         within = totals_by_step(state, lasting=True)
         cost = total(within.get(one.step, NOTHING).cost_usd for one in done)

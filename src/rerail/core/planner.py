@@ -1,14 +1,14 @@
-"""The planner: what will run, and why, as a pure function of the pipeline, the state and the audit of its files.
+"""The planner: which steps will run, and why, as a pure function of the pipeline, the state and the audit of its files.
 
 One rule decides about everything that completed before: a unit's record stays valid while its definition is
-the same and nothing it depends on, directly or not, has produced something different since the unit started.
+the same and no dependency, direct or not, has produced something different since the unit started.
 "Since" is journal order, never a clock. Because of it a crash in the middle of a cascade loses nothing, and a
 step that reran and produced the same stops the cascade. Where a step declares its inputs, their digests decide
 instead.
 
-What it produced must stand where it did. If not, it is restored or the step runs again. Some flaws matter only if
-something else runs: those of a temporary artifact, if a consumer does; those of a path that a later step took over,
-if that step does. So the decisions are made forward, then looked at backward, until nothing changes.
+The artifacts of a reused step must be intact. If not, they are restored or the step runs again. Some flaws matter only
+if another step runs: those of a temporary artifact, if a consumer does; those of a path that a later step took over,
+if that step does. So the decisions are made forward, then checked backward, until nothing changes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes
 
 
 def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
-    """What becomes of the hooks that were not finished."""
+    """Return the decisions about hooks that were not finished."""
     made: list[Decision] = []
     for step in pipeline.steps:
         if step.on_failure:
@@ -69,7 +69,7 @@ def _unfinished(left: PendingHooks, what: str) -> list[Decision]:
 
 
 def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
-    """The plan as it is shown when only the way to one step is wanted."""
+    """Return the plan as it is shown for `--until`: steps that are not needed for it come later."""
     wanted = {until, *Ancestors({step.id: step.needs for step in pipeline.steps}).of(until)}
     decisions = tuple(
         made
@@ -81,7 +81,7 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
 
 
 class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps a plan is made for, and where they stand."""
+    """Steps that are planned together, and the instance they are in."""
 
     steps: Sequence[Step]
     env: Mapping[str, str]
@@ -90,7 +90,7 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_steps(body: StepGroup, state: RunState, audit: Audit, wishes: PlanOptions) -> dict[str, Decision]:
-    """What becomes of each of these steps."""
+    """Return a decision for each of these steps."""
     making = Planner(body, state, audit, wishes)
     made = making.forward()
     while making.backward(made):
@@ -99,7 +99,7 @@ def decide_steps(body: StepGroup, state: RunState, audit: Audit, wishes: PlanOpt
 
 
 class Planner:
-    """One plan in the making: of the steps of a pipeline, or of those of an item or iteration."""
+    """Planning of one group of steps: of a pipeline, of an item or of an iteration."""
 
     def __init__(self, body: StepGroup, state: RunState, audit: Audit, wishes: PlanOptions) -> None:
         needs = {step.id: step.needs for step in body.steps}
@@ -117,11 +117,11 @@ class Planner:
         self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
         self._within: dict[str, StepTotals] = {}
         self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
-        # Steps that wrote what another had written before them: they cannot be kept if anything they need runs again.
+        # Steps that wrote over a path of an earlier step: they cannot be kept if any of their needs runs again.
         self._writing_over = {later for flaws in audit.flaws.values() for flaw in flaws for later in flaw.later}
 
     def forward(self) -> dict[str, Decision]:
-        """The decisions, each after those it depends on."""
+        """Return the decisions, each made after those it depends on."""
         made: dict[str, Decision] = {}
         lineage: dict[str, int] = {}
         wishes = self._wishes
@@ -136,7 +136,7 @@ class Planner:
         return made
 
     def backward(self, made: Mapping[str, Decision]) -> bool:
-        """Find flaws that matter because of what will run; whether there were any new ones."""
+        """Find flaws that matter because of the steps that will run; return whether there are new ones."""
         if not self._audit.flaws:
             return False
         running = {step for step, decision in made.items() if not decision.kept}
@@ -160,7 +160,7 @@ class Planner:
         return any(step_id in self._above.of(other) and self._may_read(other, flaw) for other in running)
 
     def _may_read(self, step_id: str, flaw: Flaw) -> bool:
-        """Whether a step may read what is flawed: without declared inputs it may read anything before it."""
+        """Return whether a step may read a flawed path: without declared inputs it may read anything before it."""
         inputs = self._steps[step_id].inputs
         return not inputs or any("${{" in read.path or covers(read.path, flaw.path) for read in inputs)
 
@@ -208,9 +208,9 @@ class Planner:
         return nested_decisions(units, self._index, self._state, self._audit, self._wishes)
 
     def _unless_asked(self, step: Step, decision: Decision, made: Mapping[str, Decision]) -> Decision:
-        """A decision about a controller, unless it would pass over what a person has to judge inside it: then that waits.
+        """Return the decision about a controller, or "ask" where it would pass over a unit in doubt inside it.
 
-        Going on does not look again at what is complete. Beginning anew forgets what is in doubt.
+        Continuing does not check completed units again. Beginning anew forgets the units in doubt.
         """
         if decision.kept or decision.decision == "ask":
             return decision
@@ -219,7 +219,7 @@ class Planner:
         in_doubt = [one for one in asked if self._state.unit(one.unit).status in ("running", "interrupted")]
         goes_on = decision.decision == "continue"
         if goes_on and all(made[need].kept for need in step.needs):
-            in_doubt = []  # the item, iteration or pipeline it is in asks by itself, and the others go on
+            in_doubt = []  # the item, iteration or pipeline it is in asks by itself, and the others continue
         waits_for = in_doubt + [one for one in asked if goes_on and self._state.unit(one.unit).status == "completed"]
         if not waits_for:
             return decision
@@ -227,7 +227,7 @@ class Planner:
         return msgspec.structs.replace(decision, decision="ask", reason=reason, inner=inner)
 
     def _by_what_is_inside(self, step: Step, unit: UnitState) -> Decision | None:
-        """A completed controller goes on if something inside does not stand any more, or is to be tried again."""
+        """Reopen a completed controller when a nested artifact is broken or a dead letter is retried."""
         again = self._retried(step)
         if again:
             reason = f"{len(again)} of its dead letter queue {'is' if len(again) == 1 else 'are'} tried again"
@@ -236,22 +236,22 @@ class Planner:
         lost = [one for one in made if one.decision in ("rerun", "ask")]
         if not lost:
             return None
-        # What a later iteration stands on is all that came before it; and of what a fork shares only that is known which
-        # has to be proved.
+        # A later iteration depends on all that came before it; and of an adopted controller only those units are known
+        # that have to be proved.
         anew = isinstance(step.action, Loop) or unit.attempts == 0
         anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
         verdict: DecisionKind = "rerun" if anew and lost[0].decision != "ask" else "continue"
         return Decision(step=step.id, decision=verdict, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=made)
 
     def _retried(self, step: Step) -> list[Unit]:
-        """The items of the dead letter queue inside a controller that are to be tried again."""
+        """Return the dead letters inside a controller that are to be retried."""
         if not self._wishes.retry:
             return []
         inside = set(self._inside.get(step.id, ()))
         return sorted((unit for unit in self._wishes.retry if unit in inside), key=name)
 
     def _retrying(self, step: Step, again: list[Unit], decision: Decision) -> Decision:
-        """A decision to go on, unless what is tried again lies in an iteration that is over: that loop begins anew."""
+        """Return the decision to continue, or to begin a loop anew if a retried item is in a past iteration of it."""
         loops = {one: loop for one in again if (loop := past_loop(self._state, one)) is not None}
         for one, loop in loops.items():
             if loop == (step.id, self._item):
@@ -266,7 +266,7 @@ class Planner:
     def _by_progress(
         self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
     ) -> Decision | None:
-        """A controller that was begun and has not completed: it goes on, unless what it stands on has changed."""
+        """Decide about a controller that has begun and not completed: it continues, unless its dependencies changed."""
         if unit.items is None or unit.status in ("completed", "skipped"):
             return None
         again = self._retried(step)
@@ -292,7 +292,7 @@ class Planner:
         return self._retrying(step, again, going_on)
 
     def _worked(self, step: Step, unit: UnitState) -> float:
-        """What was done of it: of a step of the pipeline itself, whatever its items did that are not over, too."""
+        """Return the seconds of work done; for a top-level step, unfinished items included."""
         if "/" in step.id or self._item is not None:
             return unit.worked
         self._within = self._within or totals_by_step(self._state, lasting=True)
@@ -304,7 +304,7 @@ class Planner:
     def _by_record(
         self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
     ) -> Decision | None:
-        """What the record alone decides."""
+        """Decide by the record alone; None if it does not settle the matter."""
         if step.is_controller and (going_on := self._by_progress(step, unit, made, lineage)) is not None:
             return going_on
         match unit.status:
@@ -332,7 +332,7 @@ class Planner:
     def _by_files(
         self, step: Step, unit: UnitState, made: Mapping[str, Decision], flaws: tuple[Flaw, ...]
     ) -> Decision | None:
-        """What is on disk decides: artifacts that cannot be restored, inputs that are not what they were."""
+        """Decide by the files on disk: artifacts that cannot be restored, inputs that have changed."""
         lost = [flaw for flaw in flaws if not self._restorable(flaw)]
         if lost:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -359,9 +359,9 @@ class Planner:
         return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
 
     def _taken_over(self, path: str, step: Step, unit: UnitState) -> bool:
-        """Whether an input was written over since by this step or one behind it: then it is not what was read.
+        """Return whether an input was written over since by this step or a later one, so its content is not that of then.
 
-        If that step runs again, what was there before is put back first.
+        If that step runs again, the earlier content is restored first.
         """
         return any(
             writer.status == "completed"
@@ -372,7 +372,7 @@ class Planner:
         )
 
     def _remade(self, path: str, made: Mapping[str, Decision]) -> list[str]:
-        """The steps whose flawed artifacts lie at or below an input, and will stand again before it is read."""
+        """Return the steps whose flawed artifacts are at or below an input, and will be intact before it is read."""
         return [
             step_id
             for unit, flaws in self._audit.flaws.items()
@@ -380,12 +380,12 @@ class Planner:
         ]
 
     def _owner(self, unit: Unit) -> str:
-        """The step of this body that a unit is an instance of, or is inside of."""
+        """Return the step of this group that a unit is an instance of, or is inside of; '' if there is none."""
         inside = next((step for step, units in self._inside.items() if unit in units), "")
         return inside or (unit[0] if unit[1] == self._item else "")
 
     def _comes_back(self, path: str, unit: UnitState, producers: list[str], made: Mapping[str, Decision]) -> bool:
-        """Whether restoring an input's producer makes it what this unit had read."""
+        """Return whether restoring an input's producer brings back the content that this unit had read."""
         if len(producers) != 1 or not made[producers[0]].kept:
             return False
         of_producer = self._state.unit((producers[0], self._item)).artifacts
@@ -403,9 +403,9 @@ def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) ->
 
 
 def has_failed(step: Step, unit: UnitState) -> bool:
-    """Whether a controller has failed, or could only have done so: nobody was left to record it.
+    """Return whether a controller has failed, or was bound to when its invocation was killed before the record.
 
-    Then a resume tries again what failed inside it.
+    Then a resume retries the failures inside it.
     """
     if unit.status == "failed":
         return True
@@ -419,7 +419,7 @@ def has_failed(step: Step, unit: UnitState) -> bool:
 
 
 def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
-    """What it needs runs again: so does this, unless that comes out the same."""
+    """Decide to rerun a step whose needs rerun, unless these produce the same again."""
     rerunning = [need for need in step.needs if not made[need].kept]
     if not rerunning:
         return None
@@ -463,17 +463,17 @@ StepIndex = Mapping[tuple[str, int], Step]  # path and depth → step: a map's o
 
 
 def step_index(pipeline: Pipeline) -> StepIndex:
-    """Every step of a pipeline by where it stands."""
+    """Return every step of a pipeline by path and depth."""
     return {(step.id, depth): step for depth, step in every_step(pipeline)}
 
 
 def step_at(index: StepIndex, unit: Unit) -> Step | None:
-    """The step a unit is an instance of; None for an item of several steps, and for what is no longer declared."""
+    """Return the step that a unit is an instance of; None for an item of several steps, and for a removed step."""
     return index.get((unit[0], depth_of(unit[1])))
 
 
 def nested_units(state: RunState, ids: Collection[str], item: str | None) -> dict[str, list[Unit]]:
-    """The units inside each of these steps of one instance."""
+    """Return the units inside each of these steps of one instance."""
     found: dict[str, list[Unit]] = {}
     if not ids:
         return found
@@ -493,7 +493,7 @@ def nested_units(state: RunState, ids: Collection[str], item: str | None) -> dic
 def nested_decisions(
     units: Iterable[Unit], index: StepIndex, state: RunState, audit: Audit, wishes: PlanOptions
 ) -> tuple[Decision, ...]:
-    """What a person has to judge, and what does not stand any more, inside a controller that goes on or is kept."""
+    """Return decisions about the units in doubt and the flaws inside a controller that continues or is kept."""
     made: list[Decision] = []
     for unit in units:
         known, step = state.units[unit], step_at(index, unit)
@@ -524,7 +524,7 @@ def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: PlanOptions
 
 
 def describe_progress(unit: UnitState) -> str:
-    """How far a controller is."""
+    """Describe the progress of a controller."""
     items = unit.items
     if items is None or (items.total == 0 and not items.is_loop):
         return "it was begun"

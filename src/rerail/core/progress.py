@@ -1,4 +1,4 @@
-"""Goal seeking: what a loop's `until` compares, and which of two values is nearer to it."""
+"""Progress of a loop towards its `until`: the compared value, and which of two values is nearer to the goal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMES = re.compile(r"\b(steps|item|loop)\b")
 
 
 def watched(until: str) -> str:
-    """The side of a comparison that changes from iteration to iteration; '' if it is no plain comparison."""
+    """Return the side of a comparison that changes between iterations; '' if it is not a plain comparison."""
     match = _COMPARISON.fullmatch(_bare(until))
     if match is None or " and " in until or " or " in until:
         return ""
@@ -19,7 +19,7 @@ def watched(until: str) -> str:
 
 
 def _bare(until: str) -> str:
-    """Without the parentheses around the whole of it."""
+    """Strip the parentheses around the whole expression."""
     text = until.strip()
     while text.startswith("(") and text.endswith(")") and ")" not in text[1:-1].partition("(")[0]:
         text = text[1:-1].strip()
@@ -27,7 +27,7 @@ def _bare(until: str) -> str:
 
 
 def is_better(value: Any, best: Any, until: str) -> bool:
-    """Whether a value is progress over the best so far. Where there is no telling which way is better, any change is."""
+    """Return whether a value is progress over the best so far; if the direction is unknown, any change is."""
     match = _COMPARISON.fullmatch(_bare(until))
     if match is None or not watched(until) or not (_is_number(value) and _is_number(best)):
         return bool(value != best)

@@ -1,7 +1,7 @@
-"""Services that ask to be left alone for a while: what they say then. Pure.
+"""Rate limits: the messages with which services refuse a request for a while. Pure.
 
 It is a table because every service words it its own way; a step can add its own with `rate_limit: {on: [...]}`.
-Until when they want to be left alone is read in `told`.
+The time until which they refuse is parsed in `retry_after`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def _row(name: Refusal, *patterns: str) -> _Row:
     return _Row(name, re.compile("|".join(patterns), re.IGNORECASE))
 
 
-# The first row that fits counts. Nothing here may take long: what is read was written by strangers.
+# The first row that matches counts. Nothing here may take long: the text comes from strangers.
 REFUSALS: Final = (
     _row(
-        "rate limit",  # who counts by the minute says "quota" and means soon
+        "rate limit",  # a limit per minute is called "quota" too, and is over soon
         r"(?:limit|quota|exceed)[^\n]{0,80}\b(?:requests|tokens)[ _-]per[ _-](?:min|sec)",
         r"\b(?:requests|tokens)[ _-]per[ _-](?:min|sec)[^\n]{0,40}(?:limit|quota|exceed)",
         r"per[ _-]?(?:minute|second)[ _-]?(?:limit|quota)",
@@ -58,20 +58,20 @@ REFUSALS: Final = (
     ),
 )
 
-MOST_TEXT: Final = 8_000  # characters that are looked at, half of them from the end
+MOST_TEXT: Final = 8_000  # characters that are searched, half of them from the end
 _SPACE: Final = re.compile(r"[^\S\n]+")
 _TALK: Final = re.compile(r"\bassert|\bexpected\b[^\n]{0,60}\b(?:got|but|received)\b", re.IGNORECASE)
 
 
 def heard(text: str) -> str:
-    """What is worth looking at: without talk of what was expected, and no more than can be looked at quickly."""
-    if len(text) > MOST_TEXT:  # what says why stands at its beginning or at its end
+    """Return the relevant text: without assertions about refusals, and short enough to be searched quickly."""
+    if len(text) > MOST_TEXT:  # the cause is at its beginning or at its end
         text = f"{text[: MOST_TEXT // 2]}\n{text[-MOST_TEXT // 2 :]}"
     return "\n".join(line for line in _SPACE.sub(" ", text).split("\n") if not _TALK.search(line))
 
 
 def refused(text: str, kind: str, exit_code: int | None) -> Refusal | None:
-    """What kind of refusal this is, if it is one: by what was said, by the name of an exception, by the exit code."""
+    """Return the kind of refusal, by the message, the name of an exception or the exit code; None if it is none."""
     said = heard(f"{kind}\n{text}")
     for row in REFUSALS:
         if row.looks_like.search(said):

@@ -1,7 +1,7 @@
-"""Whether a failed attempt is repeated, when, and why: a function of values, the dice and the clock included.
+"""The retry rule: whether a failed attempt is repeated, when, and why. The random number and the clock are arguments.
 
-There are two reasons to try again: the step's policy says so, or a service asked to be left alone for a while. The
-latter is nobody's failure: what counts is how often in a row nothing of the step got through.
+There are two reasons to repeat: the step's policy says so, or a service refused for a while. A refusal is not a failure
+of the step: the count is how often in a row no attempt of the step got through.
 """
 
 from __future__ import annotations
@@ -13,67 +13,70 @@ import msgspec
 
 from rerail.core.model import Refusal, Retry, Step
 
-MOST_REFUSALS: Final = 10  # in a row, with ever longer waits; after that it is waited long
+MOST_REFUSALS: Final = 10  # in a row, with ever longer waits; after that each wait is LONG_WAIT
 MOST_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
-LONG_WAIT: Final = 900.0  # seconds, where nobody said how long
-MOST_SPREAD: Final = 10.0  # seconds by which those that wait for the same time are spread
+LONG_WAIT: Final = 900.0  # seconds, where the service did not say how long
+MOST_SPREAD: Final = 10.0  # seconds over which units that wait for the same moment are spread
 
 
 class RateLimitHit(msgspec.Struct, frozen=True):
-    """A refusal by a service, and when it may be asked again, if it said so."""
+    """Refusal by a service, and when it may be asked again, if it said so."""
 
     name: Refusal
     until: datetime | None = None
 
 
 class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """`delay` seconds until the next attempt, or None: the unit has failed. `why` is for people."""
+    """Decision after a failed attempt: `delay` seconds until the next one, or None if the unit has failed.
+
+    `why` is for people.
+    """
 
     delay: float | None
     why: str
-    limit: RateLimitHit | None = None  # a service refused: it waits for that, or has waited too often
+    limit: RateLimitHit | None = None  # of the service that the unit waits for, or has waited for too often
 
     @property
     def refused(self) -> str:
-        """By what a service refused, if it is asked again."""
+        """Kind of refusal, if the service is asked again; else ''."""
         return self.limit.name if self.limit is not None and self.delay is not None else ""
 
 
 class FailureFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of how an attempt failed."""
+    """Facts about a failed attempt."""
 
     type: str = ""
     message: str = ""
     exit_code: int | None = None
     stderr: str = ""
     retryable: bool = True
-    matching: frozenset[str] = frozenset()  # the patterns of the step that were found in message and stderr
+    matching: frozenset[str] = frozenset()  # the step's patterns that match message or stderr
 
     @property
     def text(self) -> str:
-        """What patterns are looked for in."""
+        """Text that patterns are searched for in: message and stderr."""
         return f"{self.message}\n{self.stderr}"
 
 
 class RetryFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision depends on besides the attempt itself."""
+    """Facts that a decision depends on besides the attempt itself."""
 
     failures: int  # failed attempts by now, the latest included, refusals not
     at: datetime  # the present, in the zone of this machine
     dice: float  # uniform in [0, 1)
-    refusals: int = 0  # in a row before this one, without any attempt of the step that got through
-    over_budget: str = ""  # why nothing more may be spent on it
+    refusals: int = 0  # in a row before this one, without an attempt of the step that got through
+    over_budget: str = ""  # why nothing more may be spent on it, or ''
     attempts: int = 0  # of this very unit, ever
 
 
 def patterns(step: Step) -> tuple[str, ...]:
-    """What has to be looked for before a decision; that takes time nobody knows, so it is not done here."""
+    """Return the patterns to search for before a decision; the search takes unbounded time, so it is not done here."""
     wanted = (*step.retry.on, *step.rate_limit.on)
     return tuple(one for one in wanted if isinstance(one, str) and one not in ("timeout", "rate_limit"))
 
 
 def decide(step: Step, symptoms: FailureFacts, around: RetryFacts) -> RetryDecision:
-    """Decide after a failed attempt."""
+    """Decide after a failed attempt whether and when it is repeated."""
     policy = step.retry
     if not symptoms.retryable:
         return RetryDecision(delay=None, why="not worth repeating")
@@ -91,7 +94,7 @@ def decide(step: Step, symptoms: FailureFacts, around: RetryFacts) -> RetryDecis
 
 
 def _after_refusal(step: Step, limit: RateLimitHit, around: RetryFacts) -> RetryDecision:
-    """A policy that speaks of refusals bounds them; where there is none they are waited for, but not for ever."""
+    """Decide after a refusal: a policy about refusals bounds them; without one they are waited for, up to a limit."""
     policy, past = step.retry, around.failures + around.refusals
     most = policy.attempts if _speaks_of_refusals(policy) else MOST_LONG_REFUSALS
     if past >= most:
@@ -101,8 +104,8 @@ def _after_refusal(step: Step, limit: RateLimitHit, around: RetryFacts) -> Retry
 
 
 def limit_of(step: Step, symptoms: FailureFacts, at: datetime) -> RateLimitHit | None:
-    """What a service asked for, if that is why the attempt failed."""
-    if not step.rate_limit.recognised or step.is_controller:  # what was refused inside was dealt with there
+    """Return the refusal by a service, if that is why the attempt failed."""
+    if not step.rate_limit.recognised or step.is_controller:  # refusals inside it were handled there
         return None
     from rerail.core.rate_limits import refused  # many patterns, which most runs never need
     from rerail.core.retry_after import told_until
@@ -114,7 +117,7 @@ def limit_of(step: Step, symptoms: FailureFacts, at: datetime) -> RateLimitHit |
 
 
 def _may_wait(step: Step) -> bool:
-    """Whether an attempt that was refused may be repeated without being asked for: not if nobody may repeat it."""
+    """Return whether a refused attempt may be repeated without a policy: only if the step is idempotent."""
     return step.idempotent or _speaks_of_refusals(step.retry)
 
 
@@ -123,7 +126,7 @@ def _speaks_of_refusals(policy: Retry) -> bool:
 
 
 def _until(limit: RateLimitHit, policy: Retry, around: RetryFacts) -> float:
-    """Seconds to wait after a refusal: as long as was said, or longer and longer."""
+    """Return the seconds to wait after a refusal: as long as the service said, or longer and longer."""
     if limit.until is not None:
         told = (limit.until - around.at).total_seconds()
         return max(told + around.dice * min(told / 10, MOST_SPREAD), backoff(policy, around.refusals + 1, around.dice))
@@ -138,7 +141,7 @@ def _words(past: int, policy: Retry, delay: float, reason: str, around: RetryFac
         when, reason = "once there is budget", f"{reason}; {around.over_budget}"
     if past < policy.attempts:
         return f"attempt {past + 1} of {policy.attempts} {when}: {reason}"
-    return f"attempt {(around.attempts or past) + 1} {when}: {reason}"  # beyond them only refusals go on
+    return f"attempt {(around.attempts or past) + 1} {when}: {reason}"  # beyond the policy only refusals are repeated
 
 
 def _seconds(delay: float) -> str:
@@ -160,7 +163,7 @@ def _matches(wanted: str | int, symptoms: FailureFacts, limit: RateLimitHit | No
 
 
 def backoff(policy: Retry, failures: int, dice: float) -> float:
-    """Seconds to wait after that many failures; jitter spreads them over the upper half."""
+    """Return the seconds to wait after that many failures; jitter spreads them over the upper half."""
     match policy.backoff:
         case "fixed":
             delay = policy.delay
@@ -174,7 +177,7 @@ def backoff(policy: Retry, failures: int, dice: float) -> float:
 
 
 def remaining(retry_in: float, seconds_until: float) -> float:
-    """What is left of a wait that a crash cut through.
+    """Return the rest of a wait that a crash interrupted.
 
     The deadline is wall-clock time, which may have been set back since: never wait longer than was decided.
     """

@@ -1,6 +1,6 @@
-"""Until when a service wants to be left alone: the ways in which that is told. Pure.
+"""Retry-After: the time until which a service asks its clients to wait, parsed from headers and messages. Pure.
 
-Nothing here may take long: what is read was written by strangers. So every repetition in a pattern has an end.
+Nothing here may take long: the text comes from strangers. So every repetition in a pattern has an end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from rerail.core.rate_limits import heard
 
-MOST_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" is just over here
+MOST_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" has just passed here
 MOST_AHEAD: Final = timedelta(days=31)  # a time further away is a misunderstanding
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -24,7 +24,7 @@ _SPAN = rf"((?:{_NUMBER}[dhm]){{0,3}}{_PIECE}(?:(?:,? and |, | )?{_PIECE}){{0,4}
 _NO_TIME = r"attempts?|tries|times|requests?|retries|weeks?|months?|years?"
 _WATCH = r"(\d{1,2}):(\d\d):(\d\d)\b"
 
-# `Retry-After: 30`, `retry after 1 hour 30 minutes`, `RateLimit-Reset: 12`; what is counted in anything else is no time.
+# `Retry-After: 30`, `retry after 1 hour 30 minutes`, `RateLimit-Reset: 12`; a count of anything else is not a time.
 _HEADER: Final = re.compile(
     rf"(?:retry[-_ ]?after(?:[-_ ]?(ms|s|seconds))?|ratelimit-reset)[\"']? ?[:=]? ?[\"']?"
     rf"(?:{_SPAN}|({_NUMBER})(?![\w:-]|[.,]\d| (?:{_NO_TIME})\b))",
@@ -59,7 +59,7 @@ _CLOCK: Final = re.compile(
     (?:\ ?\(?(?P<zone>[A-Za-z]{{1,20}}(?:/[A-Za-z_]{{1,20}}){{1,2}}|(?-i:Z|[A-Z]{{2,5}})\b|[+-]\d\d:?\d\d)\)?)?""",
     re.IGNORECASE | re.VERBOSE,
 )
-# Hours from UTC; of those that say no season, where they are used.
+# Hours from UTC; for names without a season, a place where they are used.
 _OFFSETS: Final = {
     "UTC": 0,
     "GMT": 0,
@@ -85,19 +85,19 @@ _PLACES: Final = {"PT": "Los_Angeles", "MT": "Denver", "CT": "Chicago", "ET": "N
 
 
 def told_until(text: str, now: datetime) -> datetime | None:
-    """When the service may be asked again, if it said so, in UTC. A time of day without a zone is one of `now`'s zone.
+    """Return when the service may be asked again, in UTC; None if it did not say.
 
-    Moments are compared and counted on in UTC only: between two of the same zone Python looks at what the clock on the
-    wall shows, and that is an hour beside the time where daylight saving time begins or ends in between.
+    A time of day without a zone is in the zone of `now`. Moments are compared and added to in UTC only: between two of
+    the same zone Python compares wall-clock times, an hour off where daylight saving time begins or ends in between.
     """
     text, present = heard(text), now.astimezone(UTC)
     for read in (_http_date, _header, _span, _epoch, _iso, _clock):
         try:
             found = read(text, now)
             found = found and found.astimezone(UTC)
-        except (ValueError, OverflowError):  # no such day, or one that no calendar has
+        except (ValueError, OverflowError):  # no such day, or a year out of range
             continue
-        if found and present - MOST_SKEW < found <= present + MOST_AHEAD:  # one that is long over tells nothing
+        if found and present - MOST_SKEW < found <= present + MOST_AHEAD:  # a moment long past says nothing
             return max(found, present)
     return None
 
@@ -106,13 +106,13 @@ def _header(text: str, now: datetime) -> datetime | None:
     for match in _HEADER.finditer(text):
         unit, span, number = match.groups()
         seconds = _seconds(span) if span else _float(number) * _unit(unit or "s")
-        if span or len(number) < 10:  # more digits are a moment, not a time to wait
+        if span or len(number) < 10:  # more digits are a moment, not a duration
             return _later(now, seconds)
     return None
 
 
 def _span(text: str, now: datetime) -> datetime | None:
-    """The longest: a program that tries again by itself says so, too, before it tells what it was told."""
+    """Return the end of the longest span: a program that retries by itself prints its own short wait, too."""
     found = []
     for span, hours, minutes, seconds in _IN.findall(text):
         found.append(_seconds(span) if span else int(hours) * 3600 + int(minutes) * 60 + int(seconds))
@@ -128,7 +128,7 @@ def _float(number: str) -> float:
 
 
 def _unit(word: str) -> float:
-    """The seconds of a unit, by how its name begins."""
+    """Return the seconds of a unit, by the beginning of its name."""
     return _UNITS["ms"] if word.lower().startswith(("ms", "mil")) else _UNITS[word[0].lower()]
 
 
@@ -162,7 +162,7 @@ def _iso(text: str, _now: datetime) -> datetime | None:
 
 
 def _clock(text: str, now: datetime) -> datetime | None:
-    """A time of day, with a date or without: the next one there is. What is neither 3pm nor 15:00 is no time."""
+    """Parse a time of day, with or without a date, as its next occurrence. Neither 3pm nor 15:00 is not a time."""
     for match in _CLOCK.finditer(text):
         zone = _zone(match["zone"], now)
         if (match["half"] is None and match["minute"] is None) or zone is None:
@@ -175,7 +175,10 @@ def _clock(text: str, now: datetime) -> datetime | None:
 
 
 def _next(match: re.Match[str], here: datetime) -> datetime | None:
-    """The first moment that fits, from a little before the present on: just over is now, by a clock that is behind."""
+    """Return the first matching moment since shortly before `here`, or None.
+
+    A moment that has just passed counts as now, by a clock that is behind.
+    """
     hour, half = int(match["hour"]), (match["half"] or "")[:1].lower()
     hour = hour % 12 + (12 if half == "p" else 0) if half else hour
     at = time(hour, int(match["minute"] or 0), int(match["second"] or 0))
@@ -185,7 +188,7 @@ def _next(match: re.Match[str], here: datetime) -> datetime | None:
 
 
 def _days(match: re.Match[str], today: date) -> Iterator[date]:
-    """The days that may be meant, of those around this one."""
+    """Yield the days that may be meant, among those around `today`."""
     month, day = match["month"] or match["month_last"], (match["day"] or "")[:3].lower()
     if month is not None:
         for year in (today.year - 1, today.year, today.year + 1):
@@ -200,9 +203,9 @@ def _days(match: re.Match[str], today: date) -> Iterator[date]:
 
 
 def _moments(wall: datetime) -> Iterator[datetime]:
-    """When a clock on the wall shows this: twice in the night that daylight saving time ends.
+    """Yield the moments at which a wall clock shows this: two in the night that daylight saving time ends.
 
-    In the night that it begins, when no clock shows it, that is as long after the change as was meant.
+    In the night that it begins, when no clock shows this time, yield the moment as long after the change as was meant.
     """
     first, second = wall.replace(fold=0).astimezone(UTC), wall.replace(fold=1).astimezone(UTC)
     yield first
@@ -211,7 +214,7 @@ def _moments(wall: datetime) -> Iterator[datetime]:
 
 
 def _zone(name: str | None, now: datetime) -> tzinfo | None:
-    """What a zone is called; None if that is unknown, because a time in it may be hours away from one here."""
+    """Return the time zone of a name; None if it is unknown, because a time in it may be hours away from one here."""
     if name is None:
         return now.tzinfo
     if name[0] in "+-":

@@ -1,4 +1,4 @@
-"""What is known of a run and of each of its units: the values that events change."""
+"""State types: `RunState` and `UnitState`, the values that events change."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ RunStatus = Literal["pending", "running", "completed", "failed", "interrupted", 
 
 
 class UnitState(msgspec.Struct, kw_only=True, gc=False):
-    """What is known of one unit. Outputs and artifacts are those of its last completion."""
+    """State of one unit. Outputs and artifacts are those of its last completion."""
 
     status: UnitStatus = "pending"
-    attempts: int = 0  # started so far, for ever growing
+    attempts: int = 0  # started so far; never reset
     completions: int = 0
-    failures: int = 0  # failed attempts since the unit was last pending: what a retry policy counts
-    refusals: int = 0  # times in a row that a service asked to be left alone
+    failures: int = 0  # failed attempts since the unit was last pending: the count of a retry policy
+    refusals: int = 0  # refusals by a service in a row
     started_seq: int = 0  # journal position of the attempt that completed, or of the latest one
-    changed_seq: int = 0  # journal position at which its product last became something different
+    changed_seq: int = 0  # journal position at which its product last changed
     completed_seq: int = 0  # journal position of its last completion: the last producer of a path owns it
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -40,18 +40,18 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     retry_at: datetime | None = None
     retry_in: float | None = None
     allowed: bool = False
-    head: str = ""  # where HEAD was when it was first tried
+    head: str = ""  # the commit at HEAD before its first attempt
     reason: str = ""  # why it was skipped, invalidated, interrupted or marked
     index: int | None = None  # of an item or iteration: its position
-    items: Items | None = None  # of a map or loop: what became of its items
-    generation: int = 0  # how often its items were given up
-    worked: float = 0.0  # seconds that its attempts took, and those of what was inside it and is forgotten
-    progress: AttemptProgress | None = None  # of the attempt under way, or of the last one if that was cut off
-    approval: Approval | None = None  # of a person, not acted on yet
+    items: Items | None = None  # of a map or loop: the statuses of its items
+    generation: int = 0  # generation: how often its items were discarded
+    worked: float = 0.0  # seconds that its attempts took, and those of discarded units inside it
+    progress: AttemptProgress | None = None  # of the attempt in flight, or of the last one if it was interrupted
+    approval: Approval | None = None  # given, and not acted on yet
 
     @property
     def settled(self) -> bool:
-        """Done in a way that lets dependants run."""
+        """Whether dependants may run: completed, skipped, or failed with the failure allowed."""
         return self.status in ("completed", "skipped") or (self.status == "failed" and self.allowed)
 
 
@@ -59,7 +59,7 @@ _UNTOUCHED: Final = UnitState()
 
 
 class RunState(msgspec.Struct, kw_only=True):
-    """The whole state of a run at journal position `seq`."""
+    """State of a run at journal position `seq`."""
 
     status: RunStatus = "pending"
     seq: int = 0
@@ -69,29 +69,29 @@ class RunState(msgspec.Struct, kw_only=True):
     until: datetime | None = None
     pipeline_sha256: str = ""  # of the definition in use
     options: RunOptions = RunOptions()
-    steps: int = 0  # how many the pipeline has
+    steps: int = 0  # number of steps of the pipeline
     hooks: tuple[str, ...] = ()
     started_at: datetime | None = None
     updated_at: datetime | None = None
     finished_at: datetime | None = None
-    finished_seq: int = 0  # journal position of the latest end that was recorded
+    finished_seq: int = 0  # journal position of the latest recorded end
     error: Failure | None = None
-    last_event: str = ""  # tag and unit of the last unit event: what checkpoint.json calls its state
+    last_event: str = ""  # tag and unit of the last unit event: `state` in checkpoint.json
     last_unit: Unit | None = None
     last_completed: Unit | None = None
     units: dict[Unit, UnitState] = {}
-    spent: Metrics = {}  # by all attempts there ever were
+    spent: Metrics = {}  # by all attempts, ever
     active_seconds: float = 0.0  # seconds, in all invocations before this one
-    saved_usd: float = 0  # what this life need not spend again
-    invoked_at: datetime | None = None  # when this life began
-    inner: dict[str, set[str]] = {}  # instance → the steps it has a unit of; follows from `units`
+    saved_usd: float = 0  # cost of reused work, not spent again in this invocation
+    invoked_at: datetime | None = None  # when this invocation began
+    inner: dict[str, set[str]] = {}  # instance → steps with a unit in it; derived from `units`
 
     def unit(self, unit: Unit) -> UnitState:
-        """The state of a unit, to read; a unit nothing happened to is pending."""
+        """Return the state of a unit, to read; a unit without events is pending."""
         return self.units.get(unit, _UNTOUCHED)
 
 
 def name(unit: Unit) -> str:
-    """A unit as people write it: `step` or `step[item]`."""
+    """Format a unit for people: `step` or `step[item]`."""
     step, item = unit
     return step if item is None else f"{step}[{item}]"

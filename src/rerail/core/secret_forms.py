@@ -1,4 +1,4 @@
-"""How a secret looks when programs print it: as it is, and in the encodings they commonly use."""
+"""Forms of a secret in printed text: the secret itself, and its common encodings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
-_LEAST_DERIVED = 8  # a shorter encoded form would hit innocent text
-_LARGE = 2000  # bytes of a secret that is only looked for in its commonest forms
+_LEAST_DERIVED = 8  # a shorter encoded form would match innocent text
+_LARGE = 2000  # bytes; a larger secret is only searched for in its commonest forms
 _PIECE = 256
 _LEAST_LINE = 12  # of a secret of several lines, lines this long are masked by themselves
 
 
 def disguises(secret: str) -> tuple[set[str], set[str]]:
-    """A secret as it is, and as it looks encoded; and apart its base64 forms, which programs break into lines."""
+    """Return (forms, base64 forms) of a secret; the latter apart, because programs break them into lines."""
     forms, folded = {secret, *(line for line in secret.splitlines() if len(line) >= _LEAST_LINE)}, set()
     derived: set[str] = set()
     for text in {secret, secret.strip()} - {""}:  # a file's last newline is seldom printed
@@ -30,7 +30,7 @@ def disguises(secret: str) -> tuple[set[str], set[str]]:
 
 
 def _pieces(forms: set[str]) -> set[str]:
-    """Long forms in pieces, each of which is masked by itself: what is looked for stays short."""
+    """Cut long forms into pieces, each masked by itself, so that patterns stay short."""
     pieces: set[str] = set()
     for form in forms:
         last = max(len(form) // _PIECE - 1, 0) * _PIECE  # the last piece is the longest: none is short
@@ -39,7 +39,7 @@ def _pieces(forms: set[str]) -> set[str]:
 
 
 def _escaped(text: str, raw: bytes) -> Iterator[str]:
-    """As it stands in addresses, in JSON (also in JSON in JSON), in shell words, in markup, in Python."""
+    """Yield a secret as escaped in URLs, JSON (also JSON in JSON), shell words, markup and Python."""
     forms = {quote(raw, safe=""), quote_plus(raw), quote(raw), quote(raw, safe="!*'()")}
     forms.add(quote_plus(raw, safe="*").replace("~", "%7E"))
     yield from forms
@@ -78,7 +78,7 @@ def _in_markup(text: str) -> Iterator[str]:
 def _base64(raw: bytes) -> set[str]:
     forms = set()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        for ending in (b"", b"\n"):  # by itself, as `echo` and `printf` hand it over
+        for ending in (b"", b"\n"):  # by itself, as `echo` and `printf` write it
             forms.add(encode(raw + ending).decode())
         for shift in range(3):
             # Wherever it stands in a longer encoded text: without the characters that its neighbours share.

@@ -1,8 +1,8 @@
-"""Staleness: does the record of a completed step still count?
+"""Staleness: whether the record of a completed unit still counts.
 
-It does while the definition of the step is the same (its fingerprint), and nothing it depends on has produced something
-different since it started, by journal order. Of what it depends on, with declared inputs, only what its expressions name.
-Comments, formatting and names of things do not count.
+It counts while the definition of the step is the same (its fingerprint), and no dependency has produced something
+different since the unit started, by journal order. With declared inputs only the dependencies that its expressions name
+count. Comments, formatting and display names do not matter.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
-    """A digest of what an attempt of this step would do: action, environment, directory.
+    """Return a digest of the work of an attempt of this step: action, environment, directory.
 
-    How often it is retried, how long it may take and what it waits for change when it runs, not what it
-    does, so they are left out.
+    Retries, timeouts and needs change when it runs, not its work, so they are left out.
     """
     canonical = _encode([_normalised(step.action, pipeline_env), {**pipeline_env, **step.env}, step.cwd, _extras(step)])
     digest = hashlib.sha256(canonical).hexdigest()[:DIGEST_CHARS]
@@ -40,17 +39,17 @@ def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
 
 
 def same_body(first: str, second: str) -> bool:
-    """Whether two fingerprints of a map differ at most in what it fans out over."""
+    """Return whether two fingerprints of a map differ at most in the source of its items."""
     return "." in first and first.partition(".")[0] == second.partition(".")[0]
 
 
 def _extras(step: Step) -> list[object]:
-    """What else decides whether and how it completes; empty for most steps."""
+    """Return the other options that decide whether and how a step completes; empty for most steps."""
     extras: list[object] = []
     if step.when or step.checks or step.outputs or step.commit_required:
         extras = [step.when, step.checks, step.outputs, step.commit_required]
     if step.artifacts or step.inputs:
-        # What is asked of their content is asked again on resume; which they are is part of what the step is.
+        # Checks of their content are repeated on resume; their paths are part of the definition.
         extras += [[made.path for made in step.artifacts], [read.path for read in step.inputs]]
     return extras
 
@@ -60,7 +59,7 @@ def _normalised(action: Action, env: Mapping[str, str]) -> object:
         # White space around a script comes from YAML block styles; inside it may matter to the shell.
         return Run(script=action.script.strip())
     if isinstance(action, Map | Loop | Subpipeline):
-        # Its body; how wide, how often and how many failures are allowed change when it ends, not what it does.
+        # Its body; parallelism, iterations and allowed failures change when it ends, not its work.
         body = [[step.id, fingerprint(step, env), step.needs] for step in action.steps]
         match action:
             case Loop(until=until, while_=while_):
@@ -72,13 +71,13 @@ def _normalised(action: Action, env: Mapping[str, str]) -> object:
     return action
 
 
-EVERYTHING = "*"  # the expression does not say which
+EVERYTHING = "*"  # the expression does not name which
 
 _NAME = re.compile(r"\b(params|steps)\b(?:\s*\.\s*([A-Za-z_]\w*)|\s*\[\s*['\"]([^'\"]+)['\"]\s*\])?")
 
 
 def references(step: Step, shared_env: Mapping[str, str]) -> tuple[frozenset[str], frozenset[str]]:
-    """The params and the steps that the expressions of a step name."""
+    """Return the params and the steps that the expressions of a step name."""
     if not step.dynamic:
         return frozenset(), frozenset()
     found: dict[str, set[str]] = {"params": set(), "steps": set()}
@@ -138,12 +137,12 @@ def _inside(value: Any) -> Iterator[str]:
 
 
 def takes_in(pattern: str, path: str) -> bool:
-    """Whether a path is, is below, or matches what was declared."""
+    """Return whether a path equals, is below, or matches a declared path."""
     return path == pattern or path.startswith(pattern.rstrip("/") + "/") or fnmatchcase(path, pattern)
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Whether an input may take in what stands at a path. Says yes too often for patterns rather than too seldom."""
+    """Return whether an input may include a path. For patterns it errs on the side of yes."""
     literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     if literal != pattern:
         return path.startswith(literal)
@@ -151,7 +150,7 @@ def covers(pattern: str, path: str) -> bool:
 
 
 def upstream_seq(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int:
-    """The journal position at which this step or anything it depends on last produced something different."""
+    """Return the journal position at which this step or any dependency last produced something different."""
     newest = unit.changed_seq
     for need in step.needs:
         newest = max(newest, lineage[need])
@@ -166,15 +165,15 @@ def stale_need(
     shared_env: Mapping[str, str],
     item: str | None = None,
 ) -> str | None:
-    """The step that produced something different since this unit started, if that counts.
+    """Return the need that produced something different since this unit started, if that counts, or None.
 
-    Without declared inputs everything it depends on counts; with them only the results its expressions name do, and
-    the inputs themselves, which are looked at elsewhere.
+    Without declared inputs all needs count; with them only the results that its expressions name. The inputs themselves
+    are checked elsewhere.
     """
     if step.inputs:
         named = references(step, shared_env)[1]
         if EVERYTHING not in named:
-            # Names inside an instance are those of its neighbours; what is outside of it is its controller's concern.
+            # Names inside an instance are those of its neighbours; steps outside are its controller's concern.
             prefix = step.id[: len(step.id) - len(step.local)]
             changed = (need for need in named if state.unit((prefix + need, item)).changed_seq > unit.started_seq)
             return next(iter(sorted(changed)), None)

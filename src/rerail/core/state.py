@@ -1,4 +1,4 @@
-"""The state of a run: the fold of its events. The tables below are the only place that says what may follow what.
+"""The state of a run: the fold of its events. Only the tables below say which event may follow which status.
 
 An event that is not in a table raises IllegalEvent and changes nothing. State is changed in place, one unit
 per event: a copy per event would make a long run quadratic.
@@ -46,7 +46,7 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
 
 RUN_TRANSITIONS: Final[Mapping[tuple[str, type], RunStatus]] = {
     ("pending", ev.RunStarted): "running",
-    # A life that ended without a word leaves "running" behind.
+    # An invocation that was killed leaves "running" behind.
     **{(before, ev.RunResumed): "running" for before in ("running", "failed", "interrupted", "paused", "completed")},
     **{
         (before, ev.RunRepaired): "interrupted"
@@ -59,7 +59,7 @@ RUN_TRANSITIONS: Final[Mapping[tuple[str, type], RunStatus]] = {
 
 
 def apply(state: RunState, seq: int, event: Event) -> None:
-    """Change `state` by one event, in place; raise IllegalEvent and change nothing if it cannot follow."""
+    """Apply one event to `state` in place; raise IllegalEvent and change nothing if it cannot follow."""
     if seq != state.seq + 1:
         raise IllegalEvent(f"record {seq} cannot follow record {state.seq}")
     if type(event) in REDUCERS:
@@ -114,13 +114,13 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
 
 
 def _suspect(state: RunState, steps: Iterable[str]) -> None:
-    """Steps that something happened to that can no longer be proved: as if they had been cut off.
+    """Treat steps whose records were lost in a repair as interrupted.
 
-    What is known to run the next life finds cut off, with all that is known of what it cost.
+    Steps recorded as running stay so: the next invocation finds them interrupted, with all that is known of their cost.
     """
     for step in steps:
         unit = state.units.setdefault((step, None), UnitState())
-        if unit.status not in ("completed", "running") and unit.items is None:  # else it is something inside it
+        if unit.status not in ("completed", "running") and unit.items is None:  # else a unit inside it is in doubt
             unit.status = "interrupted"
             unit.attempts = max(unit.attempts, 1)
             unit.reason = "its record was lost"
@@ -128,10 +128,10 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
 
 def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.invocations += 1
-    if state.status == "running":  # the one before was cut off
+    if state.status == "running":  # the invocation before was interrupted
         died_at, lasted = (event.died_at, event.died_after) if isinstance(event, ev.RunResumed) else (None, None)
         if died_at is None or state.invoked_at is None or died_at < state.invoked_at:
-            lasted = None  # of an invocation before that one, which left nothing
+            lasted = None  # of an earlier invocation: the last one left no trace
         _end_invocation(state, max(filter(None, (state.updated_at, died_at)), default=None), lasted)
     state.invoked_at = event.at
     state.pipeline_sha256 = event.pipeline_sha256
@@ -141,7 +141,10 @@ def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
 
 
 def _end_invocation(state: RunState, at: datetime | None, lasted: float | None = None) -> None:
-    """Time during which nobody drives a run is not its own. What the wall clock says counts only if nothing better is."""
+    """Add the duration of an invocation to the run's active time; idle time does not count.
+
+    The wall clock is used only if `lasted`, the measured duration, is unknown.
+    """
     if lasted is not None:
         state.active_seconds += lasted
     elif state.invoked_at is not None and at is not None:
@@ -150,7 +153,7 @@ def _end_invocation(state: RunState, at: datetime | None, lasted: float | None =
 
 def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     kind = type(event)
-    left_running = kind is ev.StepInterrupted and state.status == "interrupted"  # by a life that was cut off
+    left_running = kind is ev.StepInterrupted and state.status == "interrupted"  # by an invocation that was killed
     if state.status != "running" and kind not in BY_PEOPLE and not left_running:
         raise IllegalEvent(f"{type(event).__name__} cannot happen in a run that is {state.status}")
     key = (event.step, event.item)
@@ -179,7 +182,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
 
 
 def _overrule(state: RunState, unit: UnitState, event: UnitEvent) -> None:
-    """Events that say themselves what is true."""
+    """Set the status that the event itself states, and reopen a completed run where needed."""
     kind = type(event)
     if isinstance(event, ev.StepInherited):
         unit.status = "skipped" if event.skipped else "failed" if event.failed else "completed"
@@ -192,7 +195,7 @@ def _overrule(state: RunState, unit: UnitState, event: UnitEvent) -> None:
 
 
 def shown_status(state: RunState, *, owner_alive: bool) -> str:
-    """The status people see: recorded as running with its owner dead is crashed."""
+    """Return the status that people see: a run recorded as running whose owner is dead has crashed."""
     return "crashed" if state.status == "running" and not owner_alive else state.status
 
 
@@ -219,7 +222,7 @@ def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) 
     if unit.index is None and event.index is not None:
         compaction.begin_item(state, event, unit)
     unit.index = event.index
-    if unit.items is None:  # a controller that goes on stands on what there was when it began
+    if unit.items is None:  # a controller that continues depends on the products at its first start
         unit.started_seq = seq
     unit.started_at = event.at
     unit.finished_at = None
@@ -254,7 +257,7 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
 
 
 def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
-    """Whether a completion produced exactly what the unit's previous completion did."""
+    """Return whether a completion produced exactly the same as the unit's previous completion."""
     if event.outputs != unit.outputs or len(event.artifacts) != len(unit.artifacts):
         return False
     return all(new.product == old.product for new, old in zip(event.artifacts, unit.artifacts, strict=True))
@@ -270,7 +273,7 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
     unit.approval = None
     unit.error = event.error if event.item is None else _brief(event.error)
     if event.allowed:
-        # Dependants see it now, with nothing handed out: that is a product too, and a different one.
+        # Dependants see it now, without outputs: that is a product too, and a different one.
         unit.changed_seq = seq
         unit.outputs = {}
         unit.artifacts = ()
@@ -278,13 +281,13 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
     unit.retry_in = event.retry_in
     unit.allowed = event.allowed
     _ended(state, unit, event)
-    outermost = event.item is None and "/" not in event.step  # what fails inside is told by what it is inside of
+    outermost = event.item is None and "/" not in event.step  # a failure inside is reported by its controller
     if outermost and event.retry_at is None and not event.allowed and state.error is None:
-        state.error = event.error  # the first one: what fails after it is often its consequence
+        state.error = event.error  # the first one: later failures are often its consequences
 
 
 def _brief(error: Failure) -> Failure:
-    """What the state keeps of the failure of an item: there may be many, and the journal has it whole."""
+    """Shorten the failure of an item for the state: there may be many, and the journal has it whole."""
     tail = error.stderr_tail[-MOST_TAIL:]
     return msgspec.structs.replace(error, stderr_tail=tail, traceback="", variables={}, command="")
 
@@ -317,7 +320,7 @@ def _judged(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGiven)
     unit.failures = 0
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
     if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
-        state.error = None  # it is no longer what the run failed by
+        state.error = None  # it is no longer why the run failed
     if event.item is not None or "/" in event.step:
         compaction.reopen_around(state, (event.step, event.item), unit.reason)
 
@@ -332,10 +335,10 @@ def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInte
 
 
 def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped) -> None:
-    unit.outputs = {}  # dependants see nothing of it now: whatever it makes later is something different
+    unit.outputs = {}  # dependants see no product of it now: any later product is different
     unit.artifacts = ()
     unit.started_seq = seq
-    if unit.completions or unit.error or not unit.changed_seq:  # else it was skipped before, which is no change
+    if unit.completions or unit.error or not unit.changed_seq:  # else it was skipped before: no change
         unit.changed_seq = seq
     unit.fingerprint = event.fingerprint
     unit.reason = event.reason
@@ -368,13 +371,13 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.error = None
     unit.finished_at = event.at
     if event.item is not None or "/" in event.step:
-        # What is around a unit that failed has failed with it: a resume tries such again.
+        # The controllers around a failed unit have failed with it: a resume retries them.
         compaction.reopen_around(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
     if event.status != "completed":
-        compaction.discard_inside(state, event.unit, unit)  # else it would go on, and have nothing left to do
+        compaction.discard_inside(state, event.unit, unit)  # else it would continue with nothing left to do
     if event.status == "completed":
-        # A person vouches for it as it is now: whatever it was started with, and whatever changed before. What it
-        # produced is unknown, so it counts as different from anything before.
+        # A person vouches for it as it is now, whatever its inputs were and whatever changed before. Its product is
+        # unknown, so it counts as different from any earlier one.
         unit.changed_seq = seq
         unit.started_seq = seq
         unit.completed_seq = seq
@@ -399,7 +402,7 @@ def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -
     compaction.discard_inside(state, event.unit, unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
-    compaction.new_round(state, (event.step, event.item), unit)  # another item: what it does is new work
+    compaction.new_round(state, (event.step, event.item), unit)  # another item: its work is new
     compaction.reopen_around(state, (event.step, event.item), unit.reason)
 
 
@@ -416,7 +419,7 @@ def _inherited(state: RunState, unit: UnitState, seq: int, event: ev.StepInherit
     unit.finished_at = event.at
     unit.reason = event.skipped
     if event.controls:
-        unit.items = Items(marks=bytearray())  # of its items nothing is known here
+        unit.items = Items(marks=bytearray())  # its items are unknown here
     if event.failed is not None:
         unit.error = event.failed
         unit.allowed = True
@@ -446,6 +449,6 @@ REDUCERS: Final[Mapping[type, Any]] = {
 }
 BY_PEOPLE: Final = frozenset(
     (ev.StepMarked, ev.ApprovalGiven, ev.ItemDropped, ev.ItemEdited)
-)  # while nobody drives the run
+)  # also while the run has no owner
 
 _TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in REDUCERS}  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""One row of the list of runs: what is worth knowing about a run without reading all of it."""
+"""Summary of a run: one row of the list of runs."""
 
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,10 @@ from rerail.core.state import RunState, name
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """With the names of checkpoint.json. `status` is the recorded one: only its owner's life tells a crash."""
+    """Row of the list of runs, with the names of checkpoint.json.
+
+    `status` is the recorded one: only a check of its owner process tells a crash.
+    """
 
     run_id: str
     pipeline: str
@@ -44,7 +47,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def summary_of(header: RunHeader, state: RunState) -> Summary:
-    """The row of a run."""
+    """Return the summary of a run."""
     units = [
         unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
     ]

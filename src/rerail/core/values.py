@@ -1,4 +1,4 @@
-"""Values steps hand out: outputs and metrics, read from what a step wrote, and checked before they are kept."""
+"""Outputs and metrics of steps: parsed from their channels, and validated before they are recorded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rerail.core.events import Metrics
 from rerail.core.money import COST, COUNTED, MOST_COST, plus
 
 MAX_BYTES = 1_000_000
-MOST_METRIC = 1e15  # so that no sum of them leaves the numbers JSON can hold
-_NAMED = 5  # of what is wrong in a channel
+MOST_METRIC = 1e15  # so that no sum exceeds the numbers JSON can hold
+_NAMED = 5  # warnings about one channel that are shown
 
 _MODEL = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 MOST_MODELS = 50  # of one attempt
@@ -25,7 +25,7 @@ _MAX_DEPTH = 50
 
 
 def parse_outputs(data: bytes) -> dict[str, Any]:
-    """Read `name=value` lines and JSON objects; ValueError names the line that is neither."""
+    """Parse `name=value` lines and JSON objects; raise ValueError that names the line that is neither."""
     outputs: dict[str, Any] = {}
     for number, text in _lines(data, "$RERAIL_OUTPUT"):
         if text.startswith("{"):
@@ -43,16 +43,16 @@ def parse_outputs(data: bytes) -> dict[str, Any]:
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt says it used up: all of it, and what of it is a certain model's."""
+    """Usage that an attempt reports: the metrics of all of it, and those of each model."""
 
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
 
 
 def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
-    """Read JSON objects of numbers, line by line; lines add up. What is wrong is named and not counted.
+    """Parse JSON objects of numbers, line by line; lines add up. Return the usage and warnings.
 
-    A line may name the `model` it is about.
+    A line may name the `model` it is about. Invalid values are named in a warning and not counted.
     """
     totals: Metrics = {}
     models: dict[str, Metrics] = {}
@@ -85,19 +85,19 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a long step says it is."""
+    """Progress that a long step reports."""
 
     done: float
     total: float | None = None
 
     @property
     def share(self) -> float | None:
-        """Between 0 and 1, if there is a total."""
+        """Share of the work done, between 0 and 1; None without a total."""
         return min(max(self.done / self.total, 0.0), 1.0) if self.total else None
 
 
 def parse_progress(data: bytes) -> tuple[Progress | None, tuple[str, ...]]:
-    """The newest `{"done": 3, "total": 18}` a step wrote, and the lines that are none."""
+    """Return the newest `{"done": 3, "total": 18}` of a progress channel, and warnings about invalid lines."""
     newest: Progress | None = None
     wrong: list[str] = []
     channel = "$RERAIL_PROGRESS"
@@ -111,7 +111,7 @@ def parse_progress(data: bytes) -> tuple[Progress | None, tuple[str, ...]]:
 
 
 def _whole_lines(data: bytes) -> bytes:
-    """As much of a channel as is read."""
+    """Return the complete lines within the size limit of a channel."""
     return data if len(data) <= MAX_BYTES else data[: data.rfind(b"\n", 0, MAX_BYTES) + 1]
 
 
@@ -121,7 +121,7 @@ def _some(wrong: list[str]) -> tuple[str, ...]:
 
 
 def _objects(data: bytes, channel: str, wrong: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of a channel by line; what is none is named."""
+    """Yield the JSON objects of a channel with their line numbers; append a warning for each invalid line."""
     for number, raw in enumerate(data.split(b"\n"), 1):
         try:
             text = raw.decode().strip()
@@ -141,7 +141,10 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def parse_captured(data: bytes, size: int, form: str, most: int = MAX_BYTES) -> Any:
-    """What a step printed (`size` bytes in all), as an output; ValueError says why it cannot be one."""
+    """Parse the captured stdout of a step as an output; raise ValueError that says why it cannot be one.
+
+    `size` is the number of bytes printed in all, `data` those that were kept.
+    """
     if size > most:
         raise ValueError(f"stdout has {size} bytes; {most} at most can be taken in")
     try:
@@ -163,7 +166,7 @@ def parse_captured(data: bytes, size: int, form: str, most: int = MAX_BYTES) -> 
 
 
 def typed(text: str) -> Any:
-    """A canonical JSON number, boolean or null as such, anything else as text: `1.10` and `007` stay text."""
+    """Convert a canonical JSON number, boolean or null; anything else stays text, also `1.10` and `007`."""
     if text in _WORDS:
         return _WORDS[text]
     match = _NUMBER.fullmatch(text)
@@ -179,7 +182,7 @@ _MOST = 2**63
 
 
 def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
-    """Why a value cannot be kept exactly as JSON, or ''. What would come back altered is refused."""
+    """Return why a value cannot be stored exactly as JSON, or ''. A value that would come back altered is rejected."""
     if depth > _MAX_DEPTH:
         return f"{where} is nested deeper than {_MAX_DEPTH} levels"
     if value is None or type(value) in (bool, int, float, str):
@@ -204,8 +207,11 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
 
 
 def said_twice(text: str, value: Any, where: str) -> str:
-    """Which name an object of a JSON text gives two values, or ''. `value` is what came of it, one of the two lost."""
-    if text.count(":") == _names(value):  # as many colons as names: nothing was lost, and no text holds one
+    """Return the problem with a JSON text whose object has a duplicate name, or ''.
+
+    `value` is the decoded text, in which one of the two values is lost.
+    """
+    if text.count(":") == _names(value):  # as many colons as names: no name was lost, and no text holds a colon
         return ""
     import json
 
@@ -237,7 +243,7 @@ def _scalar_problem(value: Any, where: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that can be kept: half characters are written out."""
+    """Return text that can be encoded: lone surrogates are written as escapes."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 

@@ -1,1 +1,1 @@
-"""Expressions: the text between `${{` and `}}`, what it may name and call, and how its values are rendered."""
+"""Expressions: the text between `${{` and `}}`, the names and functions it may use, and how its values are rendered."""

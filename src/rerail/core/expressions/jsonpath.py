@@ -1,4 +1,4 @@
-"""The part of JSONPath (RFC 9535) that names places in a document: `$.a.b[0]['c'][*]..d[1:3]`."""
+"""Subset of JSONPath (RFC 9535) that addresses values in a document: `$.a.b[0]['c'][*]..d[1:3]`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Part = tuple[bool, str, Any]  # everywhere below?, kind, argument
 
 
 def parse(path: str) -> list[Part]:
-    """The parts of a path; ValueError says what is wrong with it."""
+    """Parse a path into its parts; raise ValueError that names the problem."""
     if not path.startswith("$"):
         raise ValueError(f"{path!r} must begin with $")
-    part = re.compile(_PART, re.VERBOSE)  # here, because it takes longer than all else that most runs load
+    part = re.compile(_PART, re.VERBOSE)  # here, because compiling it takes longer than all other imports of most runs
     parts: list[Part] = []
     position = 1
     while position < len(path):
@@ -47,7 +47,7 @@ def _meaning(match: re.Match[str]) -> tuple[str, Any]:
 
 
 def find(document: Any, path: str) -> list[Any]:
-    """Everything a path leads to, in the order of the document."""
+    """Return all values that a path matches, in the order of the document."""
     found = [document]
     for deep, kind, argument in parse(path):
         starts = [inner for value in found for inner in _below(value)] if deep else found

@@ -1,7 +1,7 @@
-"""Expressions: `${{ … }}` in text, and bare ones in `when:`. A sandbox with strict names, bounded work, no I/O.
+"""The expression language: `${{ … }}` in text, and bare expressions in `when:`.
 
-Checked when the file is loaded: syntax, filters, and every name against what can exist. Evaluated when the step is
-about to run.
+A sandbox with strict names, bounded work, no I/O. Checked when the file is loaded: syntax, filters, and every name
+against those that can exist. Evaluated when the step is about to run.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _PATH = re.compile(r"(?:params|env|steps|run|item|loop)(?:\.[A-Za-z_]\w*)+", re.
 
 
 class VisibleNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What names can exist where an expression stands."""
+    """Names that can exist where an expression is."""
 
     params: Collection[str]
-    steps: Collection[str]  # whose results are known by then
-    all_steps: Collection[str]  # that the pipeline has
+    steps: Collection[str]  # those whose results are known by then
+    all_steps: Collection[str]  # all those of the pipeline
     item: bool = False
     loop: bool = False
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """The values names stand for."""
+    """Values of the names in an expression."""
 
     params: Mapping[str, Any]
     env: Mapping[str, str]
@@ -50,12 +50,12 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_path(expression: str) -> bool:
-    """Whether it is only names with dots between them: most are, and they need no parser."""
+    """Return whether it is only names with dots between them: most are, and they need no parser."""
     return _PATH.fullmatch(expression) is not None
 
 
 def check(expression: str, known: VisibleNames) -> str:
-    """What is wrong with an expression, or ''."""
+    """Return the problem with an expression, or ''."""
     if len(expression) > MAX_EXPRESSION:
         return f"the expression has {len(expression)} characters; {MAX_EXPRESSION} at most"
     if is_path(expression):
@@ -92,7 +92,7 @@ def _check(expression: str, known: VisibleNames) -> str:
 def _check_names(expression: str, tree: Any, known: VisibleNames) -> str:
     from jinja2 import nodes
 
-    # Not `meta.find_undeclared_variables`, which computes what is constant.
+    # Not `meta.find_undeclared_variables`, which evaluates constants.
     for name in sorted({node.name for node in tree.find_all(nodes.Name)}):
         if name not in ROOTS or (name == "item" and not known.item) or (name == "loop" and not known.loop):
             return f"`{expression}`: {_unknown_root(name, expression, known)}"
@@ -119,7 +119,7 @@ def _unknown_root(name: str, expression: str, known: VisibleNames) -> str:
 
 
 def _path(node: Any) -> list[str]:
-    """`a.b['c']` as its names, or [] if it does not start at a plain name or is computed on the way."""
+    """Return the names of `a.b['c']`, or [] if it does not start at a plain name or is computed on the way."""
     from jinja2 import nodes
 
     names: list[str] = []
@@ -163,7 +163,7 @@ def _near(name: str, names: Collection[str]) -> str:
 
 
 def evaluate(expression: str, scope: Scope) -> Any:
-    """The value of an expression; ExpressionError if it has none."""
+    """Return the value of an expression; raise ExpressionError if it has none."""
     if is_path(expression):
         value: Any = scope.names()
         for name in expression.split("."):
@@ -183,7 +183,7 @@ def _evaluated(expression: str, scope: Scope) -> Any:
         return value
     except ExpressionError as error:
         raise ExpressionError(f"`{expression}`: {error}") from None
-    except Exception as error:  # noqa: BLE001 - the user's expression: whatever it does wrong is its failure
+    except Exception as error:  # noqa: BLE001 - the user's expression: any exception is its failure
         said = _plain(str(error)) or type(error).__name__
         raise ExpressionError(f"`{expression}`: {said}{_large(expression) if 'no attribute' in said else ''}") from None
 
@@ -193,7 +193,7 @@ def _large(expression: str) -> str:
 
 
 def render(text: str, scope: Scope) -> str:
-    """Text with its expressions replaced."""
+    """Return text with its expressions replaced by their values."""
     parts = []
     for literal, expression, _ in placeholders.split(text):
         parts.append(literal)
@@ -203,7 +203,7 @@ def render(text: str, scope: Scope) -> str:
 
 
 def render_value(value: Any, scope: Scope) -> Any:
-    """A JSON value with the expressions in its texts replaced; a text that is one expression keeps its type."""
+    """Return a JSON value with the expressions in its texts replaced; a text that is one expression keeps its type."""
     if isinstance(value, str):
         pieces = placeholders.split(value) if placeholders.has_holes(value) else []
         if len(pieces) == 2 and not pieces[0][0] and not pieces[1][0] and pieces[0][1] is not None:

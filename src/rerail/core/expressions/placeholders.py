@@ -1,4 +1,4 @@
-"""Finding `${{ … }}` in text. Only what stands between the braces is an expression; the rest is left alone."""
+"""Scanner for `${{ … }}` in text. Only the text between the braces is an expression; the rest is left alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CLOSE = "}}"
 
 
 class UnclosedPlaceholder(ValueError):
-    """A `${{` without its `}}`; `offset` is where it stands."""
+    """`${{` without its `}}`; `offset` is its position."""
 
     def __init__(self, offset: int) -> None:
         super().__init__("`${{` has no `}}`")
@@ -17,7 +17,7 @@ class UnclosedPlaceholder(ValueError):
 
 
 def split(text: str) -> list[tuple[str, str | None, int]]:
-    """Pieces of a text as (literal, expression after it or None, offset of the expression)."""
+    """Split a text into pieces: (literal, expression after it or None, offset of the expression)."""
     pieces: list[tuple[str, str | None, int]] = []
     here = 0
     for start, end in _holes(text):
@@ -40,7 +40,7 @@ def _holes(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end(text: str, start: int) -> int:
-    """Where the hole that begins at `start` ends; braces and quotes inside the expression are respected."""
+    """Return the end of the placeholder that begins at `start`; braces and quotes in the expression are respected."""
     depth, quote, at = 0, "", start + len(OPEN)
     while at < len(text):
         char = text[at]

@@ -1,4 +1,4 @@
-"""A step as it will be run: its texts with the values of their expressions."""
+"""Rendering of a step for an attempt: its texts with the values of their expressions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ITEM = "RERAIL_ITEM"  # the variable that holds an item as JSON
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt is made of. `values` are those the script refers to by name."""
+    """Rendered parts of an attempt. `values` are the variables that the script refers to."""
 
     action: Action
     env: dict[str, str]
@@ -27,13 +27,13 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True):
-    """The environment that the map, loop or pipeline around a step gives it: evaluated where that stands, once."""
+    """Environment of a step from the map, loop or pipeline around it, evaluated there once."""
 
     values: Mapping[str, str] = {}
     dynamic: frozenset[str] = frozenset()  # the names whose values came from expressions
 
     def within(self, env: Mapping[str, str], scope: Scope) -> Inherited:
-        """With the variables of one more step around; raises ExpressionError."""
+        """Return it with the variables of one more enclosing step added; raise ExpressionError."""
         if not env:
             return self
         settled = {name: language.render(text, scope) for name, text in env.items()}
@@ -45,7 +45,7 @@ NOTHING = Inherited()
 
 
 class StepResults(Mapping[str, Any]):
-    """`steps` in expressions, looked up on use: a view costs nothing however many steps there are."""
+    """Value of `steps` in expressions, looked up on use: a view costs nothing however many steps there are."""
 
     def __init__(self, state: RunState, lookup: Callable[[str], Unit] = lambda name: (name, None)) -> None:
         self._state = state
@@ -65,13 +65,13 @@ class StepResults(Mapping[str, Any]):
 
 
 def directory(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> str:
-    """The directory of a step, relative to the run's; raises ExpressionError."""
+    """Return the directory of a step, relative to the run's; raise ExpressionError."""
     settled = {**around.values, **{name: language.render(text, scope) for name, text in env.items()}}
     return language.render(step.cwd, msgspec.structs.replace(scope, env={**scope.env, **settled}))
 
 
 def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> Rendered:
-    """The step with all its expressions evaluated; raises ExpressionError. What is inherited is evaluated already."""
+    """Evaluate all expressions of a step; raise ExpressionError. Inherited variables are evaluated already."""
     settled = {**around.values, **{name: language.render(text, scope) for name, text in env.items()}}
     inner = msgspec.structs.replace(scope, env={**scope.env, **settled})
     cwd = language.render(step.cwd, inner)
@@ -93,7 +93,7 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited
 
 
 def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]:
-    """Artifacts or inputs with the expressions in their paths evaluated; what a value holds is no pattern."""
+    """Evaluate the expressions in the paths of artifacts or inputs; wildcards in a value are literal."""
     return tuple(
         msgspec.structs.replace(artifact, path=pattern(artifact.path, scope))
         if placeholders.has_holes(artifact.path)
@@ -103,7 +103,7 @@ def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]
 
 
 def pattern(text: str, scope: Scope) -> str:
-    """A path or pattern with its expressions evaluated; what a value holds is no pattern."""
+    """Evaluate the expressions in a path or pattern; wildcards in a value are literal."""
     return "".join(
         literal + ("" if expression is None else _as_name(language.as_text(language.evaluate(expression, scope))))
         for literal, expression, _ in placeholders.split(text)
@@ -117,12 +117,15 @@ def _as_name(value: str) -> str:
 
 
 def mentioned(env: Mapping[str, str], script: str) -> dict[str, str]:
-    """The variables of an environment that a script refers to by name."""
+    """Return the variables of an environment that a script refers to by name."""
     return {name: value for name, value in env.items() if name in script}
 
 
 def shell(script: str, scope: Scope, env: Mapping[str, str] = {}) -> tuple[str, dict[str, str]]:
-    """A script with its expressions evaluated, and the values it refers to; `env` has those of its environment."""
+    """Return a script with its expressions evaluated, and the variables it refers to.
+
+    `env` has the evaluated variables of its environment.
+    """
     pieces = placeholders.split(script)
     literals = [literal for literal, _, _ in pieces]
     expressions = [expression for _, expression, _ in pieces if expression is not None]

@@ -1,8 +1,8 @@
-"""The sandbox in which expressions are evaluated: what there is to call, and how much it may cost.
+"""The sandbox for expressions: the filters, tests and methods it offers, and the budget of an evaluation.
 
-There is only what is listed here, so what a new release of Jinja adds does not exist until it has been looked at. Each
-evaluation has a budget: whatever reads, makes or walks through something pays for its size before it does so. Nothing
-is computed when an expression is only checked: constants are not folded.
+Only the names listed here exist, so additions in a new release of Jinja are absent until they have been reviewed. Each
+evaluation has a budget: every operation that reads, makes or walks through a value pays for its size before it does so.
+Nothing is computed when an expression is only checked: constants are not folded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_PRECISION = 100
 
 _ELEMENT = 10  # how much more an element of a list costs than a character
 
-# What filters and tests cost: no more than the call, the length of what they are given, its elements as Python goes
-# through them one by one, or all that is in it.
+# Costs of filters and tests: only the call, the length of the arguments, their elements as Python iterates over
+# them, or all their content.
 _CALL, _LENGTH, _ELEMENTS, _CONTENT = "call", "length", "elements", "content"
 FILTERS = {
     **dict.fromkeys("abs default first float int join last length round".split(), _CALL),
@@ -50,7 +50,7 @@ METHODS = frozenset(
 
 
 class ExpressionError(ValueError):
-    """An expression that is wrong, or has no value."""
+    """Error of an expression that is wrong, or has no value."""
 
 
 class _Budget:
@@ -63,7 +63,7 @@ class _Budget:
             raise ExpressionError("the expression takes too much work")
 
     def counted(self, elements: Any) -> Iterator[Any]:
-        """Elements that are paid for as they are made."""
+        """Yield elements that are paid for as they are made."""
         for element in elements:
             self.pay(_ELEMENT)
             yield element
@@ -73,7 +73,7 @@ _budget: ContextVar[_Budget] = ContextVar("_budget")
 
 
 def evaluated(expression: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression, or an Undefined; raises whatever it does wrong."""
+    """Return the value of an expression, or an Undefined; raise any exception of the expression."""
     token = _budget.set(_Budget())
     try:
         value = _compiled(expression)(**names)
@@ -93,7 +93,7 @@ def is_undefined(value: Any) -> bool:
 
 
 def parsed(expression: str) -> Any:
-    """The tree of an expression; nothing of it is evaluated."""
+    """Return the syntax tree of an expression, without evaluating anything."""
     return environment().parse("{{ (" + expression + ") }}")
 
 
@@ -105,7 +105,7 @@ def _compiled(expression: str) -> Callable[..., Any]:
 
 @cache
 def environment() -> Any:
-    """The sandbox; imported on first use, because most pipelines start without it."""
+    """Return the sandbox; imported on first use, because most pipelines start without it."""
     from jinja2 import StrictUndefined, nodes
     from jinja2.compiler import CodeGenerator, Frame
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -157,8 +157,8 @@ def environment() -> Any:
 
 
 def _paid(function: Callable[..., Any], cost: str) -> Callable[..., Any]:
-    """A filter or test that is paid for before it begins; what it makes lazily is paid for as it is made."""
-    skipped = 1 if hasattr(function, "jinja_pass_arg") else 0  # what Jinja hands over, not the expression
+    """Wrap a filter or test so that it pays before it begins; lazy results are paid for as they are made."""
+    skipped = 1 if hasattr(function, "jinja_pass_arg") else 0  # the argument that Jinja passes, not the expression
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -179,7 +179,7 @@ def _paid(function: Callable[..., Any], cost: str) -> Callable[..., Any]:
 
 
 def weight(value: Any) -> int:
-    """About how many characters a value has when it is written; ExpressionError if that is too many."""
+    """Return the approximate length of a value as text; raise ExpressionError if it is too long."""
     total, waiting = 0, [value]
     while waiting:
         found = waiting.pop()
@@ -199,7 +199,7 @@ def weight(value: Any) -> int:
 
 
 def _check_operands(operator: str, left: Any, right: Any) -> None:
-    """Only numbers are calculated with; texts and lists can be added."""
+    """Reject operations on anything but numbers, except adding texts or lists; raise ExpressionError."""
     if isinstance(left, int | float) and isinstance(right, int | float):
         if operator == "**" and (abs(right) > 1000 or abs(left) > 10**6):
             raise ExpressionError("the power is too large")
@@ -207,7 +207,7 @@ def _check_operands(operator: str, left: Any, right: Any) -> None:
             raise ExpressionError("the number is too large")
         return
     if is_undefined(left) or is_undefined(right):
-        return  # which is said by Jinja
+        return  # Jinja reports it
     if operator == "*":
         raise ExpressionError("text and lists cannot be multiplied")
     if operator == "%":
@@ -243,7 +243,7 @@ def _pay_for_method(method: Any, args: tuple[Any, ...]) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A value as it stands in text: text as it is, everything else as JSON."""
+    """Return a value as text: a text as it is, everything else as JSON."""
     if isinstance(value, str):
         return value
     try:
@@ -290,7 +290,7 @@ def _trim(value: Any, chars: str | None = None) -> str:
 
 
 def _round(value: Any, precision: int = 0, method: str = "common") -> float:
-    """As Jinja's, but the precision is bounded: it is an exponent."""
+    """Round as Jinja does, with a bounded precision: it is an exponent."""
     if method not in ("common", "ceil", "floor"):
         raise ExpressionError("the method of `round` is common, ceil or floor")
     if not isinstance(precision, int) or abs(precision) > MAX_PRECISION:
@@ -304,7 +304,7 @@ def _round(value: Any, precision: int = 0, method: str = "common") -> float:
 
 
 def _int(value: Any, default: int = 0, base: int = 10) -> int:
-    """As Jinja's, for texts of a length that numbers have."""
+    """Convert as Jinja does, for texts of the length of a number."""
     try:
         if isinstance(value, str):
             if len(value) > MAX_DIGITS:
@@ -334,7 +334,7 @@ def _float(value: Any, default: float = 0.0) -> float:
 
 
 def _sum(value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
-    """The sum of numbers; lists are not added up, which would take a time in the square of their number."""
+    """Add numbers; lists are not added, which would take a time in the square of their number."""
     from jinja2.filters import make_attrgetter
 
     if attribute is not None:
@@ -344,7 +344,7 @@ def _sum(value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
         _budget.get().pay(_ELEMENT)
         if not isinstance(number, int | float) or not isinstance(total, int | float):
             if is_undefined(number):
-                str(number)  # raises what is missing
+                str(number)  # raises the name that is missing
             raise ExpressionError("only numbers can be summed")
         total += number
         if _bits(total) > MAX_BITS:

@@ -1,1 +1,1 @@
-"""Shell scripts as text: where an expression stands in one, and how a value gets there without being parsed."""
+"""Shell scripts as text: the quoting around each expression in one, and the delivery of values that are never parsed."""

@@ -1,7 +1,7 @@
-"""What a place in shell text is part of, told from the text around it: a subscript, a comparison, a declaration.
+"""Quoting context: the shell construct around a place in a script: a subscript, a comparison, a declaration.
 
-This is the first line of defence where shells evaluate what they are given. The second does not depend on it: see
-`shellvalues`.
+This is the first line of defence where shells evaluate their arguments. The second does not depend on it: see
+`evaluation`.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ _BEFORE_EVALUATED = re.compile(
 )
 _BEFORE_SHELL_INPUT = re.compile(rf"{_SHELL}(?:[ \t]+[\w./-]+)*[ \t]*<<-?[ \t]*\Z")
 
-WINDOW = 4000  # characters that are looked at around a place
+WINDOW = 4000  # characters that are searched around a place
 
 
 class QuotingState:
-    """A script, asked about one place after another, from its beginning to its end."""
+    """Context of places in a script, asked for one after another, from its beginning to its end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._test = (0, -1, -1, False)  # looked at so far, the latest [[ … ]], whether it compares numbers
+        self._test = (0, -1, -1, False)  # searched so far, the latest [[ … ]], whether it compares numbers
 
     def in_subscript(self, at: int) -> bool:
-        """Whether this is inside `name[…]` or `$[…]`, which are calculated."""
+        """Return whether this is inside `name[…]` or `$[…]`, which are calculated."""
         return _open_bracket(_ENDS_WORD.split(self._text[max(at - WINDOW, 0) : at])[-1])
 
     def in_test(self, at: int) -> bool:
-        """Whether this is inside `[[ … ]]`."""
+        """Return whether this is inside `[[ … ]]`."""
         _, opened, closed, _ = self._look(at)
         return opened >= 0 and opened <= at < closed
 
     def in_comparison(self, at: int) -> bool:
-        """Whether this is inside `[[ … -gt … ]]`, where both sides are calculated."""
+        """Return whether this is inside `[[ … -gt … ]]`, where both sides are calculated."""
         _, opened, closed, compares = self._look(at)
         return compares and opened <= at < closed
 
     def _look(self, at: int) -> tuple[int, int, int, bool]:
-        # Remembers what it found: a script may have thousands of expressions.
+        # Remembers its findings: a script may have thousands of expressions.
         seen, opened, closed, compares = self._test
         newest = self._text.rfind("[[", seen, at)
         while newest >= 0 and self._text[newest + 2 : newest + 3] == ":":  # a character class, as in [[:alpha:]]
@@ -63,7 +63,7 @@ class QuotingState:
         return self._test
 
     def is_number(self, at: int, quoted_from: int) -> bool:
-        """Whether the command takes what stands here for a calculation: `let`, `declare -i`, RANDOM."""
+        """Return whether the command calculates its argument here: `let`, `declare -i`, RANDOM."""
         command = self._command(at, quoted_from)
         words = _words(command)
         if not words:
@@ -72,7 +72,7 @@ class QuotingState:
         return words[0] == "let" or integer or _NUMBERED.search(command) is not None
 
     def is_name(self, at: int, quoted_from: int) -> bool:
-        """Whether the shell takes what stands here for the name of a variable, subscripts and all."""
+        """Return whether the shell takes this place for the name of a variable, subscripts and all."""
         command = self._command(at, quoted_from)
         words = _words(command)
         if not words:
@@ -88,7 +88,7 @@ class QuotingState:
         return not _ASSIGNMENT.match(last.strip("'\"")) and "<" not in last
 
     def is_evaluated(self, at: int, quoted_from: int) -> bool:
-        """Whether this is part of a text that the script has evaluated: with `eval`, `trap` or a shell's `-c`.
+        """Return whether this is part of a text that the script has evaluated: with `eval`, `trap` or a shell's `-c`.
 
         An expression that is the whole text is meant to be run.
         """
@@ -103,11 +103,11 @@ class QuotingState:
         return not (whole and ends and ("eval" not in before[0] or before[0].split() == ["eval"]))
 
     def is_shell_input(self, at: int) -> bool:
-        """Whether the here-document whose delimiter stands here is what a shell will read."""
+        """Return whether a shell reads the here-document whose delimiter is here."""
         return _BEFORE_SHELL_INPUT.search(self._text[max(at - WINDOW, 0) : at]) is not None
 
     def _command(self, at: int, quoted_from: int) -> str:
-        """The command that a place belongs to, as far as it has been read; what is quoted is not taken apart."""
+        """Return the command that a place belongs to, up to the place; quoted parts are not taken apart."""
         begin = max(quoted_from - WINDOW, 0)
         return (
             re.split(r"[\n;&|(){}]", self._text[begin:quoted_from].replace("\\\n", " "))[-1] + self._text[quoted_from:at]
@@ -115,7 +115,7 @@ class QuotingState:
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command from the one that names it."""
+    """Return the words of a command from the one that names it."""
     words = command.split()
     while words and (words[0] in _PREFIXES or _ASSIGNMENT.match(words[0])):
         if len(words) > 1 and words[0] == "time" and words[1] == "-p":
@@ -125,7 +125,7 @@ def _words(command: str) -> list[str]:
 
 
 def _word_start(text: str, at: int) -> int:
-    """Where the word begins that goes on here, quoted parts included."""
+    """Return the beginning of the word that continues here, quoted parts included."""
     first = max(at - WINDOW, 0)
     while at > first and not _ENDS_WORD.match(text[at - 1]):
         opened = text.rfind(text[at - 1], first, at - 1) if text[at - 1] in "'\"" else -1
@@ -138,7 +138,7 @@ def _open_bracket(word: str) -> bool:
 
 
 def is_arithmetic(text: str, at: int) -> bool:
-    """Whether what `$((` opens is closed by `))`, as arithmetic is; else it is a subshell in a substitution."""
+    """Return whether `$((` is closed by `))`, as arithmetic is; else it is a subshell in a substitution."""
     depth, end = 2, min(len(text), at + 5 * WINDOW)
     while at < end:
         char = text[at]

@@ -1,9 +1,9 @@
-"""Where a script evaluates what its variables hold, and what a value must not hold there.
+"""Evaluation in scripts: where a script evaluates the content of its variables, and which values are unsafe there.
 
-Shells run commands that stand in the content of a variable where they calculate and where they take names (`(( n ))`
-with `a[$(cmd)]` in `n`), and where they expand a text twice (`PS4`, `${x@P}`). What a value may do there is judged by
-the characters in it alone: how far a shell would get in parsing it is its own affair, and changes from release to
-release. The script is only asked whether it does such a thing anywhere. What is not certain counts as if it did: a
+Shells run commands in the content of a variable where they calculate and where they take names (`(( n ))`
+with `a[$(cmd)]` in `n`), and where they expand a text twice (`PS4`, `${x@P}`). A value is judged by
+its characters alone: how far a shell would get in parsing it is its own affair, and changes from release to
+release. The script is only searched for such an evaluation anywhere. Doubtful cases count as one: a
 command is inert only if it is written so simply that no value can be among the names it takes.
 """
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import msgspec
 
-# What a shell could run, were it to expand a value. `${` is among them: bash 5.3 runs `${ cmd; }`.
+# Commands that a shell could run, were it to expand a value. `${` is among them: bash 5.3 runs `${ cmd; }`.
 _COMMAND = re.compile(r"\$[({]|`|[<>]\(")
 _NAME_END = r"[\w\x80-\U0010ffff]"  # the last character of a name, in any locale
 _SUBSCRIPT = re.compile(_NAME_END + r"\[")
@@ -69,7 +69,7 @@ _CALCULATING = re.compile(
 )
 _COMPARING = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge|v|R)\s")
 _ASSIGNING_ELEMENTS = re.compile(r"[\s(]\[[^\]\n]*[A-Za-z_$`][^\n]*?\]\+?=")
-_EXPANDING_ELEMENTS = re.compile(r"[\s(]\[[^\]\n]*[$`][^\n]*?\]\+?=")  # x=([$k]=1) expands what `k` holds
+_EXPANDING_ELEMENTS = re.compile(r"[\s(]\[[^\]\n]*[$`][^\n]*?\]\+?=")  # x=([$k]=1) expands the value of `k`
 _OWN_SUBSCRIPT = re.compile(r"(\$\{#?\w+|(?<![\w.])\w+[\"']?|\}[\"']?)\[(?!\[?:)")  # behind a dot it is no variable
 _QUOTED_SUBSCRIPT = re.compile(r"""(["'])[^"'\\`$]*\1(?=\])""")
 _EXPANDING = re.compile(r"@P\}|\bPS4\b|\b(?:compgen|BASH_ENV|PROMPT_COMMAND)\b|\bcomplete[ \t]+-")
@@ -89,7 +89,7 @@ _LONGEST_SHOWN = 40
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """What a script does with the content of variables; each is the piece of it that shows so, or ''."""
+    """Ways in which a script evaluates the content of variables; each is the piece of it that shows so, or ''."""
 
     calculates: str = ""  # or takes names: `a[$(cmd)]` would run
     subscribes: str = ""  # it puts text into a subscript, and calculates: `$(cmd)` would run
@@ -99,7 +99,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class Danger(msgspec.Struct, frozen=True):
-    """The value that could run: which one, and why."""
+    """Value that could run: its index, and the reason."""
 
     index: int
     why: str
@@ -107,14 +107,14 @@ class Danger(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=16)
 def evaluation(script: str) -> Evaluation:
-    """What a script does, as far as it matters to values."""
+    """Return how a script evaluates the content of variables."""
     text = script.replace("\\\n", "")
     takes = next(_live_commands(text), "")
     twice = takes or _calculation(text) or _disguised(text)
     declares = _found(_DECLARES, text)
     expands = _found(_EXPANDING, text) or _found(_WRITES_LIST, text) or _found(_EXPANDING_ELEMENTS, text)
     if not expands and (takes or declares) and _TRACING.search(text):
-        expands = takes or declares  # what it names could be PS4
+        expands = takes or declares  # the variable could be PS4
     return Evaluation(
         calculates=twice or _found(_ASSIGNING_ELEMENTS, text) or next(_subscripts(text, _NAMES), ""),
         subscribes=next(_subscripts(text, _TEXTS if twice else _NESTED_TEXTS, in_braces=False), ""),
@@ -140,16 +140,16 @@ def _calculation(text: str) -> str:
 
 
 def _subscripts(text: str, wanted: re.Pattern[str], *, in_braces: bool = True) -> Iterator[str]:
-    """The subscripts that the script itself writes and that hold something of this kind."""
+    """Yield the subscripts in the script itself that match `wanted`."""
     for match in _OWN_SUBSCRIPT.finditer(text):
         if not in_braces and match[1].startswith("$"):
-            continue  # ${a[$k]} is calculated once: what `k` holds is not expanded again
+            continue  # ${a[$k]} is calculated once: the value of `k` is not expanded again
         if wanted.search(_bracketed(text, match.end())):
             yield _shown(text, match.start())
 
 
 def _bracketed(text: str, at: int) -> str:
-    """What stands between brackets; with quotes in it, the line: they may hide a bracket."""
+    """Return the text between brackets; with quotes in it, the rest of the line: they may hide a bracket."""
     if quoted := _QUOTED_SUBSCRIPT.match(text, at):
         return quoted[0]
     depth, window = 1, text[at : at + _LONGEST_SUBSCRIPT]
@@ -163,7 +163,7 @@ def _bracketed(text: str, at: int) -> str:
 
 
 def _live_commands(text: str) -> Iterator[str]:
-    """The commands that take names or expressions, unless they are written so that no value can be among these."""
+    """Yield the commands that take names or expressions, unless no value can be among these as they are written."""
     runs_text = _RUNS_TEXT.search(text) is not None  # then a word may be a command wherever it stands
     for match in _NAMING.finditer(text):
         word = match[0].strip()
@@ -180,13 +180,13 @@ def _live_commands(text: str) -> Iterator[str]:
 
 
 def _is_prose(before: str) -> bool:
-    """Whether a word follows another plain word, as in `npm test` and in text: then it names no command."""
+    """Return whether a word follows another plain word, as in `npm test` and in text: then it is not a command."""
     match = _PROSE.search(before.rsplit("\n", 1)[-1])
     return match is not None and match[1] not in _BEFORE_COMMANDS
 
 
 def _disguised(text: str) -> str:
-    """A word that shows only without quotes and backslashes: `l''et`."""
+    """Return a command that shows only without quotes and backslashes (`l''et`), or ''."""
     plain = _HIDDEN.sub("", text)
     shown = [match[0].strip() for match in _NAMING.finditer(text)]
     for match in _NAMING.finditer(plain):
@@ -196,12 +196,12 @@ def _disguised(text: str) -> str:
 
 
 def is_expanded(name: str, value: str) -> bool:
-    """Whether bash expands this variable of the environment by itself, and would find something to run in it."""
+    """Return whether bash expands this environment variable by itself, and would find a command to run in it."""
     return name in ("BASH_ENV", "ENV", "PS4", "PROMPT_COMMAND") and ("\\" in value or _COMMAND.search(value) is not None)
 
 
 def danger(script: str, values: Sequence[str]) -> Danger | None:
-    """The first of a script's values in which a shell could find something to run; None if there is none."""
+    """Return the first of a script's values in which a shell could find something to run; None if there is none."""
     if not any(_SUSPICIOUS.search(value) for value in values):
         return None
     done = evaluation(script)
@@ -220,7 +220,7 @@ def danger(script: str, values: Sequence[str]) -> Danger | None:
 
 
 def _is_live(value: str, values: Sequence[str], done: Evaluation, *, together: bool) -> bool:
-    """Whether a name with a subscript that holds a command can come of this value, alone or with the others."""
+    """Return whether this value, alone or with the others, can form a name with a command in its subscript."""
     begins = _SUBSCRIPT.search(value)
     if done.glues and (begins is None or not _COMMAND.search(value, begins.end())):
         begins = _LOOSE_SUBSCRIPT.search(value) or begins
@@ -240,7 +240,7 @@ def _ends_in(value: str, begins: re.Match[str] | None, wanted: re.Pattern[str]) 
 
 
 def _joined(values: Sequence[str]) -> bool:
-    """Whether a command comes of two values, one after the other."""
+    """Return whether two values, one after the other, form a command."""
     return any(value.endswith("$") for value in values) and any(value[:1] in ("(", "{") for value in values)
 
 

@@ -1,9 +1,9 @@
-"""Values into shell text: each arrives as one word, unharmed, wherever it stands, and is never expanded twice.
+"""Shell lexer: the quoting of every place in a script at which an expression stands.
 
-A value is handed to the shell as a variable; what is written into the script is a reference that fits its place:
-bare, in quotes, in a here-document. So no value is ever parsed as shell. Where the shell calculates even a variable's
-content is executed (`a[$(cmd)]`): only numbers are allowed there. A here-document with a quoted delimiter expands
-nothing: it is rewritten as one that does, with everything else in it escaped.
+A value is passed to the shell as a variable; the script gets a reference that fits its place: bare, in quotes, in a
+here-document. So each value arrives as one word, unharmed, is never expanded twice and never parsed as shell. Where the
+shell calculates even a variable's content is executed (`a[$(cmd)]`): only numbers are allowed there. A here-document
+with a quoted delimiter expands nothing: it is rewritten as one that does, with everything else in it escaped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ORDINARY_SINGLE = re.compile(r"[^\0\\']+")
 
 
 class Slots(msgspec.Struct, frozen=True):
-    """A script with a mark for every expression, and where each of them stands.
+    """Script with a placeholder character for every expression, and the place of each.
 
     `evaluated` has the numbers of those that are part of a text which the script has evaluated.
     """
@@ -44,7 +44,7 @@ class Slots(msgspec.Struct, frozen=True):
 
 
 class NotAllowedHere(ValueError):
-    """An expression where no value can be delivered safely; `index` counts the expressions of the script."""
+    """Expression where no value can be delivered safely; `index` counts the expressions of the script."""
 
     def __init__(self, index: int, why: str) -> None:
         super().__init__(why)
@@ -61,7 +61,7 @@ class _Frame(msgspec.Struct):
 
 
 def slots(literals: Sequence[str]) -> Slots:
-    """The place of the expression after each literal but the last; raises NotAllowedHere."""
+    """Return the place of the expression after each literal but the last; raise NotAllowedHere."""
     lexer = _Lexer("".join(literal + MARK for literal in literals[:-1]) + literals[-1])
     found = lexer.slots()
     text = lexer.text
@@ -71,11 +71,11 @@ def slots(literals: Sequence[str]) -> Slots:
 
 
 class _Lexer:
-    """Walks a script once, keeping track of quotes, substitutions and here-documents."""
+    """Lexer that reads a script once and keeps track of quotes, substitutions and here-documents."""
 
     def __init__(self, text: str, at: int = 0, end: int | None = None, frame: str = "script") -> None:
         self.text = text
-        self.edits: list[tuple[int, int, str]] = []  # what is rewritten: from, to, by what
+        self.edits: list[tuple[int, int, str]] = []  # replacements: start, end, new text
         self.evaluated: set[int] = set()
         self._text = text
         self._end = len(text) if end is None else end
@@ -125,14 +125,14 @@ class _Lexer:
             self._word_start = True
             self._command_start = char not in " \t<>" or self._command_start
         elif self._text.startswith("\\\n", self._at):
-            self._at += 2  # nothing: what follows stands where the backslash stood
+            self._at += 2  # a line continuation: the next character takes this place
         elif not self._quoting(char):
             self._command_start = self._word_start and self._keyword(frame)
             self._word_start = False
             self._at = self._skip(_ORDINARY, self._at + 1)
 
     def _quoting(self, char: str) -> bool:
-        """Backslash, quotes and substitutions, as they are outside quotes."""
+        """Consume a backslash, a quote or a substitution outside quotes; return False if there is none."""
         if char == "\\":
             self._escape()
         elif char == "'":
@@ -148,7 +148,7 @@ class _Lexer:
         return True
 
     def _substitution(self, char: str, *, quoted: bool) -> bool:
-        """`$((`, `$[`, `$(`, `${` and backticks, which are the same inside double quotes."""
+        """Consume `$((`, `$[`, `$(`, `${` or backticks, which are the same inside double quotes."""
         if char == "`":
             self._backticks()
         elif self._text.startswith("$$", self._at):
@@ -181,7 +181,7 @@ class _Lexer:
                 self._at = self._skip(_ORDINARY_SINGLE, self._at)
 
     def _double(self, frame: _Frame) -> None:
-        """Inside double quotes, or in a here-document that expands (where a double quote is nothing special)."""
+        """Read on inside double quotes, or in a here-document that expands (where a double quote is not special)."""
         char = self._text[self._at]
         if char == MARK:
             self._hole("double")
@@ -194,7 +194,7 @@ class _Lexer:
             self._at = self._skip(_ORDINARY_QUOTED, self._at + 1)
 
     def _skip(self, ordinary: re.Pattern[str], at: int) -> int:
-        """The next character that may mean something: most do not, and are not looked at one by one."""
+        """Return the next character that may be special: most are not, and are skipped at once."""
         match = ordinary.match(self._text, at)
         return match.end() if match else at
 
@@ -263,7 +263,7 @@ class _Lexer:
         self._word_start = self._command_start = char == "(" or frame.kind != "sub"
 
     def _keyword(self, frame: _Frame) -> bool:
-        """Take note of the word that begins a command; whether another command may follow it directly."""
+        """Note the word that begins a command; return whether another command may follow it directly."""
         match = re.match(r"\w+|!|\{(?=\s)", self._text[self._at : self._at + 8])
         word = match[0] if match else ""
         if word == "{":
@@ -286,7 +286,7 @@ class _Lexer:
         self._at = end
 
     def _calculates(self, quoted_from: int, *, in_document: bool) -> bool:
-        """Whether the shell would evaluate what stands here as arithmetic, in which even a variable's content runs."""
+        """Return whether the shell evaluates this place as arithmetic, in which even a variable's content runs."""
         for frame in self._stack:
             if frame.kind in ("arithmetic", "bracket"):
                 return True
@@ -373,12 +373,12 @@ class _Lexer:
         self._at += 1
 
     def _is_escaped(self) -> bool:
-        """Whether the backslash before this place is itself escaped."""
+        """Return whether the backslash before this place is itself escaped."""
         before = self._text[max(self._at - 100, 0) : self._at]
         return (len(before) - len(before.rstrip("\\"))) % 2 == 0
 
     def _quoted_from(self) -> int:
-        """Where the quotes around this place begin; here, if there are none."""
+        """Return the position of the quotes around this place; this position, if there are none."""
         start = self._at
         for frame in reversed(self._stack):
             if frame.kind in ("script", "sub", "group"):
@@ -410,7 +410,7 @@ _SPECIAL = re.compile(r"([\\$`])")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A here-document whose body is still to come. `start` and `end` are where its delimiter is written."""
+    """Here-document whose body is still to come. `start` and `end` delimit its delimiter in the script."""
 
     delimiter: str
     quoted: bool
@@ -425,7 +425,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def opening(text: str, at: int) -> Document | None:
-    """The here-document that is opened here; ValueError if its delimiter is not simply written."""
+    """Parse the here-document that is opened here, or return None; raise ValueError for an unusual delimiter."""
     match = _OPENING.match(text, at)
     if match is None:
         return None
@@ -452,7 +452,7 @@ def opening(text: str, at: int) -> Document | None:
 
 
 def body_end(text: str, at: int, document: Document, *, nested: bool) -> tuple[int, int]:
-    """Where the body that begins at `at` ends, and where reading goes on."""
+    """Return the end of the body that begins at `at`, and the position after its delimiter."""
     continued = False
     while at < len(text):
         end = text.find("\n", at)
@@ -469,5 +469,5 @@ def body_end(text: str, at: int, document: Document, *, nested: bool) -> tuple[i
 
 
 def escaped(body: str) -> str:
-    """The body of a quoted here-document as an unquoted one would have to write it."""
+    """Return the body of a quoted here-document as an unquoted one has to write it."""
     return _SPECIAL.sub(r"\\\1", body)

@@ -1,9 +1,9 @@
-"""The script to run and the variables it refers to, once values are known for every expression in shell text.
+"""Quoting: the script to run and the variables it refers to, once every expression in it has a value.
 
-A value is always handed over as a variable, never written into the script (but for numbers where the shell calculates).
-So whatever the lexer makes of a script, no value is parsed as shell. What is left is that shells evaluate the content of
-a variable where they calculate, where they take names, and where a script asks for it. The lexer knows most of these
-places; `shellevaluation` does not depend on that.
+A value is always passed as a variable, never written into the script (but for numbers where the shell calculates).
+So whatever the lexer makes of a script, no value is parsed as shell. Shells still evaluate the content of a variable
+where they calculate, where they take names, and where a script asks for it. The lexer knows most of these places;
+`evaluation` does not depend on that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WHY_EVALUATED = (
 
 
 class ValueRefused(ValueError):
-    """A value that would be delivered unharmed but could run; `index` counts the expressions, `env` names a variable."""
+    """Value that would be delivered unharmed but could run; `index` counts the expressions, `env` names a variable."""
 
     def __init__(self, why: str, *, index: int = -1, env: str = "") -> None:
         super().__init__(why)
@@ -41,9 +41,9 @@ class ValueRefused(ValueError):
 
 
 def fill(places: Slots, values: Sequence[str], env: Mapping[str, str] = {}) -> tuple[str, dict[str, str]]:
-    """The script to run and the variables it refers to; ValueRefused for a value that cannot stand in its place.
+    """Return the script to run and the variables it refers to; raise ValueRefused for a value unsafe in its place.
 
-    `env` has the values among the variables of the environment: they can run just as well.
+    `env` has the evaluated variables of the environment: their values can run just as well.
     """
     literals = places.text.split(MARK)
     script, variables = [literals[0]], {}
@@ -78,7 +78,7 @@ def fill(places: Slots, values: Sequence[str], env: Mapping[str, str] = {}) -> t
 
 
 def _number(value: str, before: str, index: int) -> str:
-    """A number as it is written where the shell calculates, without blanks: they would end a word of `let`."""
+    """Write a number for shell arithmetic, without blanks, which would end a word of `let`; raise ValueRefused."""
     if not _NUMBER.fullmatch(value) or abs(int(value)) > MOST:
         raise ValueRefused(
             "only a whole number of up to 64 bits can stand where the shell calculates (use `| int` or `| round | int`)",
