@@ -1,1 +1,1 @@
-"""Documents → pipelines."""
+"""Loaders: pipeline files parsed and validated into `Pipeline` values."""

@@ -1,4 +1,4 @@
-"""What a step does, and how often it is tried."""
+"""Actions of steps in a pipeline file, with their outputs and retries."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _approve(fields: Fields, problems: Problems) -> Approve:
 
 
 def _controller(fields: Fields, kind: str, problems: Problems) -> Action:
-    """What has other steps run; which ones is read when it is known what comes before it."""
+    """Read a map, loop or pipeline without its steps: they are read once the steps before it are known."""
     refuse_options(fields, kind, OPTIONS)
     match kind:
         case "map":
@@ -94,7 +94,7 @@ def _controller(fields: Fields, kind: str, problems: Problems) -> Action:
 def _text(fields: Fields, key: str, problems: Problems) -> str:
     value = fields.text(key)
     node = fields.get(key)
-    if not value.strip() and (node is None or isinstance(node.value, str)):  # anything else was refused as no text
+    if not value.strip() and (node is None or isinstance(node.value, str)):  # any other type was rejected already
         problems.add(node or fields.node, f"`{key}` of {fields.what} is empty")
     if "\0" in value:
         problems.add(node or fields.node, f"`{key}` of {fields.what} holds a NUL character")

@@ -1,4 +1,4 @@
-"""`artifacts:` and `inputs:` of a step: paths, or mappings with what must hold of the content."""
+"""`artifacts:` and `inputs:` of a step: paths, or mappings with checks of the content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems, describe
 
 KEYS = tuple("path min_size max_size contains not_contains format schema optional temporary keep external".split())
-ONLY_MADE = ("temporary", "keep")  # what makes no sense for an input
+ONLY_MADE = ("temporary", "keep")  # options without a meaning for an input
 FORMATS = ("json", "yaml", "toml", "csv")
 MOST = 1_000
 MOST_PATH = 4_000
@@ -22,7 +22,7 @@ _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def read_artifacts(fields: Fields, key: str, problems: Problems) -> tuple[Artifact, ...]:
-    """The artifacts or inputs of a step."""
+    """Read the artifacts or inputs of a step."""
     node = fields.get(key)
     if node is None:
         return ()
@@ -90,7 +90,7 @@ def _is_path(path: str, node: Node, key: str, problems: Problems, *, external: b
 
 
 def _normal(path: str) -> str:
-    """One way to write a path, so that those of two steps can be compared."""
+    """Normalise a path, so that the paths of two steps can be compared."""
     return path if "${{" in path else os.path.normpath(path)
 
 
@@ -105,7 +105,7 @@ def _size(fields: Fields, key: str) -> int | None:
 
 
 def parse_size(value: Any) -> int | None:
-    """Bytes, or None if it is no size."""
+    """Return the bytes of a size such as 10kB; None if it is not one."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value if value >= 0 else None
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Budgets, and what is taken for a rate limit."""
+"""`budget:` and `rate_limit:` in a pipeline file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_PATTERN = 1_000  # characters
 
 
 def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) -> Budget | None:
-    """How much may be used up."""
+    """Read a budget; None if there is none. Without `may_stop`, `on_exceed: stop` is a problem."""
     node = owner.get(key)
     if node is None:
         return None
@@ -42,7 +42,7 @@ def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) ->
 
 
 def read_rate_limit(owner: Fields) -> RateLimit:
-    """What else is a refusal by a service, and how long one is waited for; `false`: nothing is one."""
+    """Read the further signs of a refusal by a service, and the longest wait; `false`: no refusal is recognised."""
     node = owner.get("rate_limit")
     if node is None:
         return RateLimit()
@@ -58,7 +58,7 @@ def read_rate_limit(owner: Fields) -> RateLimit:
 
 
 def read_conditions(node: Node | None, owner: str, what: str, problems: Problems) -> tuple[str | int, ...]:
-    """A list of exit codes and patterns."""
+    """Read a list of exit codes and patterns."""
     if node is None:
         return ()
     wanted: list[str | int] = []

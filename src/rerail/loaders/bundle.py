@@ -1,4 +1,4 @@
-"""A pipeline file with the files it includes, as one text: what is frozen with a run."""
+"""Bundle: a pipeline file with the files it includes, as the one text that is frozen with a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TRAILER = b"\n# rerail bundle "
 
 
 def join(root: bytes, included: Mapping[str, bytes]) -> bytes:
-    """The text of a pipeline with those it includes, each by its path from the first one's directory."""
+    """Join the text of a pipeline with those of its included files, by their paths relative to its directory."""
     if not included:
         return root
     parts, sizes = [root], []
@@ -23,7 +23,7 @@ def join(root: bytes, included: Mapping[str, bytes]) -> bytes:
 
 
 def split(data: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """The text of the pipeline itself, and of the files it includes."""
+    """Split a bundle into the text of the pipeline itself and those of its included files."""
     body, found, trailer = data.rpartition(_TRAILER)
     if not found or not trailer.endswith(b"]\n") or trailer.count(b"\n") != 1:
         return data, {}
@@ -40,7 +40,7 @@ def split(data: bytes) -> tuple[bytes, dict[str, bytes]]:
 
 
 class Files:
-    """The files a pipeline includes: from a bundle, or read where they are."""
+    """Included files of a pipeline: from a bundle, or read from disk."""
 
     def __init__(self, root_path: str, given: Mapping[str, bytes], read: Callable[[str], bytes]) -> None:
         self._directory = os.path.dirname(root_path)
@@ -49,7 +49,7 @@ class Files:
         self.used: dict[str, bytes] = {}
 
     def get(self, path: str) -> bytes:
-        """The text of a file, by its path from the pipeline's directory; raises PipelineInvalid."""
+        """Return the text of a file, by its path from the pipeline's directory; raise PipelineInvalid."""
         if path not in self.used:
             given = self._given.get(path)
             self.used[path] = self._read(os.path.join(self._directory, path)) if given is None else given

@@ -1,4 +1,4 @@
-"""`map`, `loop` and `pipeline`: what a step says of the steps it has run for it."""
+"""`map`, `loop` and `pipeline` in a pipeline file: the options of steps that execute other steps."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CONTROLLERS = ("map", "loop", "pipeline")
 MAP_KEYS = tuple("over key filter sort limit offset parallel max_failures on_item_failure item_budget".split())
 LOOP_KEYS = tuple("max_iterations until while delay stop_if_no_progress".split())
 SOURCES = ("glob", "lines", "json", "command")
-# What a step that has others run can be told itself; the rest belongs to those.
+# Options of the controller itself; the others belong to the steps inside.
 OPTIONS = tuple("id name needs when env retry allow_failure on_failure inputs artifacts budget".split())
 MOST_PARALLEL = 10_000
 MOST_ITERATIONS = 1_000_000
 
 
 def refuse_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
-    """Note options that belong to the steps inside."""
+    """Report options that belong to the steps inside."""
     for key in known:
         node = fields.get(key)
         if node is not None and key not in OPTIONS:
@@ -40,7 +40,7 @@ def _refuse_steps(inner: Fields, kind: str) -> None:
 
 
 def read_map(fields: Fields, problems: Problems, known: VisibleNames, directory: str) -> Map:
-    """What a map fans out over and how; its steps are read elsewhere."""
+    """Read the options of a map; its steps are read elsewhere."""
     inner = Fields(fields.get("map") or fields.node, problems, f"`map` of {fields.what}")
     _refuse_steps(inner, "map")
     inner.only((*MAP_KEYS, "steps"))
@@ -67,7 +67,7 @@ def read_map(fields: Fields, problems: Problems, known: VisibleNames, directory:
 
 
 def reject_shared_commits(fields: Fields, problems: Problems, made: Map) -> None:
-    """Note steps that have to commit in a work tree which items that run at the same time share."""
+    """Report steps with `commit_required` in a work tree that parallel items share."""
     if made.parallel == 1:
         return
     for step in _shared_commits(made.steps, re.compile(r"\$\{\{[^}]*\bitem\b")):
@@ -80,12 +80,12 @@ def reject_shared_commits(fields: Fields, problems: Problems, made: Map) -> None
 
 
 def _shared_commits(steps: Iterable[Step], own_directory: re.Pattern[str]) -> Iterator[Step]:
-    """The steps at any depth that have to commit where their `cwd` does not tell items apart."""
+    """Yield the steps at any depth with `commit_required` whose `cwd` does not tell items apart."""
     for step in steps:
         if step.commit_required and not own_directory.search(step.cwd):
             yield step
         yield from _shared_commits(step.on_failure, own_directory)
-        if isinstance(step.action, Subpipeline):  # what its params stand for may be another directory for each item
+        if isinstance(step.action, Subpipeline):  # its params may give each item another directory
             yield from _shared_commits((*step.body, *step.action.finally_), re.compile(r"\$\{\{"))
         else:
             yield from _shared_commits(step.body, own_directory)
@@ -168,7 +168,7 @@ def _outside_source(node: Node, what: str, problems: Problems, expressions: Expr
 
 
 def read_loop(fields: Fields, problems: Problems) -> Loop:
-    """How often a loop goes round; its conditions and its steps are read elsewhere."""
+    """Read the options of a loop; its conditions and its steps are read elsewhere."""
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
     _refuse_steps(inner, "loop")
     inner.only((*LOOP_KEYS, "steps"))
@@ -189,7 +189,7 @@ def read_loop(fields: Fields, problems: Problems) -> Loop:
 
 
 def loop_conditions(fields: Fields, problems: Problems, known: VisibleNames) -> tuple[str, str]:
-    """`until` and `while`: they may ask for the results of every step inside."""
+    """Read `until` and `while`: they may use the results of every step inside."""
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
     expressions = Expressions(problems, known)
     return expressions.bare(inner, "until"), expressions.bare(inner, "while")

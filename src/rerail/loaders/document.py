@@ -1,4 +1,4 @@
-"""YAML text → a tree of nodes that know where they stand. Nothing is constructed, nothing is executed.
+"""YAML text as a tree of nodes with line and column. Nothing is constructed, nothing is executed.
 
 The tree is built from the parser's event stream, because composing is quadratic in nesting and recursive. Bounds on
 depth, size and aliases make a hostile file fail fast.
@@ -34,27 +34,27 @@ _TAGS = {
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """A value with its place. `value` is a scalar, a list of nodes, or a dict of key nodes' text → node."""
+    """Value with its position. `value` is a scalar, a list of nodes, or a dict of key nodes' text → node."""
 
     value: Any
     line: int
     column: int
     size: int = 1  # nodes in it, for bounding aliases
-    keys: dict[str, tuple[int, int]] = {}  # of a mapping: where its keys stand
+    keys: dict[str, tuple[int, int]] = {}  # of a mapping: the positions of its keys
     block: bool = False  # a text written as an indented block, which begins on the line after
     quoted: bool = False
     indent: int = 0  # of a block
-    written: str = ""  # a number or a truth as it stands in the file
+    written: str = ""  # a number or a boolean as written in the file
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column of a character of its text, as near as the style of writing allows."""
+        """Return line and column of a character of its text, as near as the style of writing allows."""
         before = str(self.value)[:offset]
         if self.block:
             return self.line + 1 + before.count("\n"), 1 + self.indent + offset - (before.rfind("\n") + 1)
         return self.line, self.column + (offset + self.quoted if "\n" not in before else 0)
 
     def plain(self) -> Any:
-        """The value without places."""
+        """Return the value without positions."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -63,13 +63,13 @@ class Node(msgspec.Struct, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """What it is, in words for people."""
+        """Type of the value, as text for people."""
         names = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "nothing"}
         return names.get(type(self.value), "a number")
 
 
 class Malformed(Exception):
-    """A document that is not usable as YAML; line and column count from 1."""
+    """Document that is not usable as YAML; line and column count from 1."""
 
     def __init__(self, line: int, column: int, message: str) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class Malformed(Exception):
 
 
 class _Open:
-    """A list or mapping that is being read."""
+    """List or mapping that is being read."""
 
     def __init__(self, event: Any, *, mapping: bool) -> None:
         self.node = Node(value={} if mapping else [], line=event.start_mark.line + 1, column=event.start_mark.column + 1)
@@ -106,7 +106,7 @@ class _Open:
 
 
 def parse(text: str) -> Node:
-    """The one document of a file; raises Malformed at the first thing that is wrong."""
+    """Parse the one document of a file; raise Malformed at the first problem."""
     if len(text) > MAX_BYTES:
         raise Malformed(1, 1, f"the file has {len(text)} characters; {MAX_BYTES} at most")
     try:
@@ -139,7 +139,7 @@ def _build(events: Any, text: str) -> Node:
 
 
 class _Tree:
-    """The tree that the events read so far make up."""
+    """Tree of the events read so far."""
 
     def __init__(self) -> None:
         self.root: Node | None = None
@@ -198,13 +198,13 @@ def _scalar(event: Any, source: str) -> Node:
 
 
 def _indent(source: str, at: int) -> int:
-    """How far the text of a block is indented: as its first line that is not empty."""
+    """Return the indentation of the text of a block: that of its first non-empty line."""
     match = _FIRST_LINE.match(source, source.find("\n", at))
     return len(match[1]) if match else 0
 
 
 def _plain_scalar(event: Any, text: str) -> Any:
-    """YAML 1.2 core: `no`, `on`, 012 and 12:30 are not what YAML 1.1 made of them."""
+    """Convert a scalar by the YAML 1.2 core schema: `no`, `on`, 012 and 12:30 are text, unlike in YAML 1.1."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):

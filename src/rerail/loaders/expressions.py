@@ -1,4 +1,4 @@
-"""Checking expressions when a file is loaded: syntax, names, and places in shell text, each with its line."""
+"""Checks of expressions when a file is loaded: syntax, names, and places in shell text, each with its line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rerail.loaders.fields import Fields, Problems
 
 MAX_SCRIPT = 500_000
 MAX_HOLES = 2_000
-COMPLEX = 30  # how much more work an expression is that is more than names with dots
+COMPLEX = 30  # work of an expression that is more than names with dots, in units of one that is not
 MAX_WORK = 120_000
 
 
 class Expressions:
-    """The expressions of one step; `found` says whether there are any."""
+    """Expressions of one step; `found` says whether there are any."""
 
     def __init__(self, problems: Problems, known: VisibleNames) -> None:
         self._problems = problems
@@ -26,10 +26,10 @@ class Expressions:
         self.found = False
 
     def script(self, node: Node | None) -> None:
-        """A text that a shell will read."""
+        """Check a text that a shell will read."""
         if node is None or not isinstance(node.value, str):
             return
-        self.found = self.found or ITEM in node.value  # it gets a value, too, which is looked at before it runs
+        self.found = self.found or ITEM in node.value  # it gets a value, too, which is checked before it runs
         if not placeholders.has_holes(node.value):
             return
         if len(node.value) > MAX_SCRIPT:
@@ -47,7 +47,7 @@ class Expressions:
             self._problems.add_at(*node.place(pieces[error.index][2]), f"{error}")
 
     def text(self, node: Node | None) -> bool:
-        """A text that may hold expressions; whether it does, and they can be found."""
+        """Check a text that may hold expressions; return whether it does, with their braces closed."""
         if node is None or not isinstance(node.value, str) or not placeholders.has_holes(node.value):
             return False
         try:
@@ -62,7 +62,7 @@ class Expressions:
         return True
 
     def everything(self, node: Node | None) -> None:
-        """All texts in a value."""
+        """Check all texts in a value."""
         if node is None:
             return
         children: list[Any] = []
@@ -76,7 +76,7 @@ class Expressions:
             self.everything(child)
 
     def bare(self, fields: Fields, key: str) -> str:
-        """A field that is one expression, with or without its braces."""
+        """Check and return a field that is one expression, with or without its braces."""
         node = fields.get(key)
         if node is None:
             return ""

@@ -1,4 +1,4 @@
-"""Reading typed fields out of a document, collecting every problem instead of stopping at the first."""
+"""Typed fields of a document, read with every problem collected instead of stopping at the first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_PROBLEMS = 100
 
 
 class Problems:
-    """What is wrong with a file, each with its place."""
+    """Problems of a file, each with its position."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -41,19 +41,19 @@ class Problems:
 
     @property
     def many(self) -> bool:
-        """Whether so much is wrong already that nobody will read on."""
+        """Whether there are so many problems already that more would not be read."""
         return len(self._found) >= MOST_PROBLEMS
 
     @property
     def lines(self) -> list[str]:
-        """One line each, in the order of the file."""
+        """One line for each problem, in the order of the file."""
         path = one_line(self._path)
         told = [f"{path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
         told += [f"{path}: and {self._more} problems more"] if self._more else []
         return told + [line for inner in self._included for line in inner.lines]
 
     def of(self, path: str) -> Problems:
-        """Those of a file that this one includes."""
+        """Return the problems of a file that this one includes."""
         inner = Problems(path)
         self._included.append(inner)
         return inner
@@ -63,7 +63,7 @@ class Problems:
 
 
 class Fields:
-    """The fields of a mapping. What is missing or wrong is noted and the default returned."""
+    """Fields of a mapping. A missing or wrong value is reported and the default returned."""
 
     def __init__(self, node: Node, problems: Problems, what: str) -> None:
         self.problems = problems
@@ -76,7 +76,7 @@ class Fields:
             problems.add(node, f"{what} must be a mapping, not {node.kind}")
 
     def only(self, known: Iterable[str]) -> None:
-        """Note every key that is not known, with the one that was probably meant."""
+        """Report every unknown key, with the one that was probably meant."""
         names = list(known)
         for key, node in self._values.items():
             if key in names:
@@ -125,7 +125,7 @@ class Fields:
         return default
 
     def amount(self, key: str) -> float | None:
-        """A number above zero."""
+        """Return a number above zero."""
         node = self.get(key)
         if node is None:
             return None
@@ -135,7 +135,7 @@ class Fields:
         return None
 
     def duration(self, key: str) -> float | None:
-        """Seconds: a number, or text such as `90s`, `5m`, `1h30m`."""
+        """Return seconds: from a number, or from text such as `90s`, `5m`, `1h30m`."""
         node = self.get(key)
         if node is None:
             return None
@@ -145,7 +145,7 @@ class Fields:
         return seconds
 
     def time_limit(self) -> float | None:
-        """`timeout`: a duration of more than nothing."""
+        """Return the seconds of `timeout`, which must be more than 0."""
         seconds = self.duration("timeout")
         if seconds == 0:
             self._wrong("timeout", self._values["timeout"], "longer than nothing")
@@ -162,7 +162,7 @@ class Fields:
         return default
 
     def names(self, key: str) -> tuple[tuple[str, Node], ...] | None:
-        """A list of texts, each with its node; one text stands for a list of one."""
+        """Return a list of texts, each with its node; one text stands for a list of one."""
         node = self.get(key)
         if node is None:
             return None
@@ -180,7 +180,7 @@ class Fields:
         return tuple(found)
 
     def texts(self, key: str) -> dict[str, str]:
-        """A mapping of texts; numbers and booleans are taken as they are written."""
+        """Return a mapping of texts; numbers and booleans are taken as they are written."""
         node = self.get(key)
         if node is None:
             return {}
@@ -197,7 +197,7 @@ class Fields:
         return found
 
     def variables(self, key: str) -> dict[str, str]:
-        """A mapping of texts that can be an environment."""
+        """Return a mapping of texts that can be an environment."""
         found = self.texts(key)
         node = self.get(key)
         for name, value in found.items():
@@ -213,14 +213,14 @@ class Fields:
 
 
 def describe(node: Node) -> str:
-    """A value in a message: what it is, and itself where that is short."""
+    """Describe a value in a message: its type, or the value itself where that is short."""
     if isinstance(node.value, str | int | float):
         return f"{str(node.value)[:40]!r}" if isinstance(node.value, str) else str(node.value).lower()
     return node.kind
 
 
 def parse_duration(value: Any) -> float | None:
-    """Seconds, or None if it is no duration."""
+    """Return the seconds of a duration; None if it is not one."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

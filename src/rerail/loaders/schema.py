@@ -1,7 +1,7 @@
 """The JSON Schema (draft-07) of a pipeline file, for completion and checks in editors.
 
-Built from the same lists of keys that the loader accepts; what only the loader can know (cycles, names in expressions)
-is not in it.
+Built from the same lists of keys that the loader accepts; checks that need the whole file (cycles, names in expressions)
+are not in it.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ _TOP_PROPERTIES: Schema = {
 
 
 def schema() -> Schema:
-    """The whole schema."""
+    """Return the whole schema."""
     step = _closed(
         {key: _STEP_PROPERTIES[key] for key in (*OPTIONS, *KINDS, "with", "steps")},
         oneOf=[{"required": [kind]} for kind in KINDS],

@@ -40,28 +40,28 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a list of steps stands: in a pipeline, or inside a step of one."""
+    """Scope around a list of steps: a pipeline, or a step of one."""
 
     prefix: str = ""  # of the ids of its steps: the path to it
-    names: Collection[str] = ()  # steps outside whose results are known inside
+    names: Collection[str] = ()  # steps outside whose results are visible inside
     all_names: Collection[str] = ()
     item: bool = False
     loop: bool = False
-    carries: bool = False  # every step inside is known everywhere: from the iteration before
-    single: bool = False  # its only step stands for the whole
+    carries: bool = False  # a loop: every step inside is visible everywhere, from the iteration before
+    single: bool = False  # its only step is the item itself
     depth: int = 0
-    directory: str = ""  # of the file it stands in, from that of the pipeline
+    directory: str = ""  # of its file, relative to that of the pipeline
     include: Callable[[Fields, Around], Subpipeline] | None = None  # reads another pipeline file
 
 
 class _Known(Collection[str]):
-    """The names of steps that are known at a place: those inside it that come before, and those outside."""
+    """Names of the steps that are visible at a place: earlier ones of the same list, and those outside."""
 
     def __init__(self, prefix: str, inside: Collection[str], outside: Collection[str], own: Collection[str]) -> None:
         self._prefix = prefix
         self._inside = inside
         self._outside = outside
-        self._own = own  # all that are inside: these names mean nothing outside
+        self._own = own  # all steps inside: they hide the same names outside
 
     def __contains__(self, step: object) -> bool:
         path = f"{self._prefix}{step}"
@@ -76,7 +76,7 @@ class _Known(Collection[str]):
 
 
 class StepReader:
-    """Reads steps, noting problems; knows every id that is taken."""
+    """Reader of steps that collects problems, and knows every id in use."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class StepReader:
         self._retry = read_retry(defaults, problems)
         self._rate_limit = read_rate_limit(defaults)
         self._env = defaults.variables("env")
-        # What all steps share is checked once, unless it depends on what has run before each.
+        # Shared values are checked once, unless they depend on the steps before each one.
         texts = [
             str(child.value)
             for node in self._shared
@@ -111,19 +111,19 @@ class StepReader:
         self._shared_is_dynamic = once.found
 
     def inside(self, around: Around) -> StepReader:
-        """A reader of the steps inside a step: the same defaults, other names."""
+        """Return a reader of the steps inside a step: the same defaults, other names."""
         inner = copy.copy(self)
         inner._around = around
         inner._places, inner._sources = {}, {}
-        inner._env = {}  # they have it from the step they are in
+        inner._env = {}  # inherited from the step they are in
         return inner
 
     def main(self, node: Node) -> tuple[Step, ...]:
-        """The steps of the pipeline, their needs resolved and their expressions checked."""
+        """Read the steps of the pipeline, resolve their needs and check their expressions."""
         needed: list[tuple[str, Node]] = []
         steps = self._list(node, "step", needed)
         names = {step.id for step in steps}
-        if not self._check_needs(steps, needed) or self._around.carries:  # whatever else is wrong can still be told
+        if not self._check_needs(steps, needed) or self._around.carries:  # other problems can still be reported
             return tuple(self._checked(step, self._known(names, names)) for step in steps)
         ancestors = Ancestors({step.id: step.needs for step in steps})
         return tuple(self._checked(step, self._known(ancestors.of(step.id), names)) for step in steps)
@@ -138,14 +138,14 @@ class StepReader:
         return VisibleNames(params=self._params, steps=steps, all_steps=every, item=around.item, loop=around.loop)
 
     def hooks(self, node: Node | None, prefix: str, names: set[str]) -> tuple[Step, ...]:
-        """Steps that run after others, in order; they may read the results of any step."""
+        """Read steps that run after others, in order; they may use the results of any step."""
         if node is None:
             return ()
         steps = self._list(node, prefix, [])
         return tuple(self._checked(step, self._known(names, names)) for step in steps)
 
     def outputs(self, node: Node | None, names: set[str]) -> dict[str, Any]:
-        """What a pipeline hands out where it is a step of another: values with expressions over all its steps."""
+        """Read the outputs of a pipeline that is a step of another: values with expressions over all its steps."""
         if node is None:
             return {}
         if not isinstance(node.value, dict):
@@ -155,7 +155,7 @@ class StepReader:
         return dict(node.plain())
 
     def with_hooks(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        """The steps with what cleans up after them."""
+        """Return the steps with their `on_failure` hooks."""
         names = {step.id for step in steps}
         result = []
         for step in steps:
@@ -230,7 +230,7 @@ class StepReader:
         return tuple(text for text, _ in named)
 
     def _check_needs(self, steps: tuple[Step, ...], needed: list[tuple[str, Node]]) -> bool:
-        """Note needs that lead nowhere or in a circle; whether all is well."""
+        """Report needs without a step, and cycles; return whether there are none."""
         known, prefix = {step.id for step in steps}, self._around.prefix
         unknown = [(name, node) for name, node in needed if prefix + name not in known]
         there = ", ".join(sorted(step.local for step in steps)[:12])
@@ -245,7 +245,7 @@ class StepReader:
         return not cycle
 
     def _checked(self, step: Step, known: VisibleNames) -> Step:
-        """The step with its expressions checked against what can exist where they stand."""
+        """Return the step, its expressions checked against the names that can exist there."""
         fields = self._sources[step.id]
         expressions = Expressions(self._problems, known)
         expressions.found = self._shared_is_dynamic
@@ -261,7 +261,7 @@ class StepReader:
         return msgspec.structs.replace(step, when=when, dynamic=expressions.found)
 
     def _with_body(self, step: Step, fields: Fields, known: VisibleNames) -> Action:
-        """What a step has run, now that it is known what comes before it."""
+        """Read the steps inside a controller, now that the steps before it are known."""
         around, action = self._around, step.action
         inner = Around(
             prefix=f"{step.id}/",
@@ -298,14 +298,14 @@ class StepReader:
 
 
 def _key_of(prefix: str) -> str:
-    """What a list of steps is called in the file, given what the ids in it begin with."""
+    """Return the name of a list of steps in the file, given the prefix of the ids in it."""
     if prefix.endswith(_ON_FAILURE):
         return f"`on_failure` of step `{prefix.removesuffix(_ON_FAILURE)}`"
     return "`steps`" if prefix == "step" else f"`{prefix}`"
 
 
 def _is_single(node: Node) -> bool:
-    """Whether a body is one plain step, which then is the item."""
+    """Return whether a body is one plain step, which is then the item."""
     if not isinstance(node.value, list) or len(node.value) != 1 or not isinstance(node.value[0].value, dict):
         return False
     keys = node.value[0].value
@@ -313,7 +313,7 @@ def _is_single(node: Node) -> bool:
 
 
 def _placed(artifacts: tuple[Artifact, ...], directory: str) -> tuple[Artifact, ...]:
-    """Paths as they are from the pipeline's directory."""
+    """Return artifacts with their paths relative to the pipeline's directory."""
     if not directory:
         return artifacts
     return tuple(

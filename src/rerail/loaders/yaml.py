@@ -1,4 +1,4 @@
-"""pipeline.yaml → Pipeline: every problem at once, each with file:line:column."""
+"""Loader of pipeline.yaml into a `Pipeline`: every problem at once, each with file:line:column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_pipeline_file(path: str) -> bytes:
-    """The bytes of a pipeline file; raises PipelineInvalid for anything that is not one."""
+    """Return the bytes of a pipeline file; raise PipelineInvalid for anything that is not one."""
     hint = "rerail run PIPELINE"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,12 +45,12 @@ def read_pipeline_file(path: str) -> bytes:
 
 
 def load_pipeline(data: bytes, path: str) -> Pipeline:
-    """The pipeline a file declares; raises PipelineInvalid with all that is wrong with it."""
+    """Return the pipeline that a file declares; raise PipelineInvalid with all its problems."""
     return load_bundle(data, path)[0]
 
 
 def load_bundle(data: bytes, path: str) -> tuple[Pipeline, bytes]:
-    """The pipeline, and its text with that of all files it includes."""
+    """Return the pipeline, and its text joined with those of all included files; raise PipelineInvalid."""
     text, included = bundle.split(data)
     problems = Problems(path)
     files = bundle.Files(path, included, read_pipeline_file)
@@ -62,7 +62,7 @@ def load_bundle(data: bytes, path: str) -> tuple[Pipeline, bytes]:
 
 
 def _parsed(data: bytes, problems: Problems) -> Node | None:
-    """The document of a file; None if it is none, which is noted."""
+    """Parse the document of a file; None if it is not one, which is reported."""
     try:
         return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -73,7 +73,7 @@ def _parsed(data: bytes, problems: Problems) -> Node | None:
 
 
 def declared_secrets(data: bytes) -> tuple[str, ...]:
-    """The names of secrets in a pipeline file, as far as they can be told, whatever else is wrong with it."""
+    """Return the names of secrets in a pipeline file, as far as they can be read, even from an invalid one."""
     root = _parsed(data, Problems(""))
     top = root.value if root is not None else None
     node = top.get("secrets") if isinstance(top, dict) else None
@@ -82,16 +82,16 @@ def declared_secrets(data: bytes) -> tuple[str, ...]:
 
 
 class Includes:
-    """Reads the pipelines that steps of a pipeline are."""
+    """Reader of the pipelines that steps include."""
 
     def __init__(self, problems: Problems, files: bundle.Files, chain: tuple[str, ...]) -> None:
         self._problems = problems
         self._files = files
-        self._chain = chain  # the files we are in
+        self._chain = chain  # the files around this one
         self.secrets: list[str] = []
 
     def read(self, fields: Fields, around: Around) -> Subpipeline:
-        """The pipeline that a step names."""
+        """Read the pipeline that a step names."""
         named = fields.text("pipeline")
         node = fields.get("pipeline") or fields.node
         path = os.path.normpath(os.path.join(around.directory, named))
@@ -113,7 +113,7 @@ class Includes:
             return nothing
         deeper = Includes(problems, self._files, (*self._chain, path))
         directory = os.path.dirname(path)
-        # Nothing outside is known in it: it is a pipeline of its own, given params.
+        # No name outside is visible in it: it is a pipeline of its own, given params.
         place = Around(prefix=around.prefix, depth=around.depth, directory=directory, include=deeper.read)
         pipeline = _pipeline(root, problems, path, deeper, place)
         self.secrets += pipeline.secrets
@@ -146,7 +146,7 @@ class Includes:
 
 
 def with_env(step: Step, env: dict[str, str]) -> Step:
-    """A step of an included pipeline with the environment of that pipeline; what is inside it has it from the step."""
+    """Return a step of an included pipeline with that pipeline's environment; nested steps inherit it from the step."""
     if not env:
         return step
     hooks = tuple(with_env(hook, env) for hook in step.on_failure)
@@ -225,7 +225,7 @@ def _params(top: Fields, problems: Problems) -> dict[str, Param]:
 
 
 def _natural_type(value: Any) -> Any:
-    """`n: 3` declares an integer whose default is 3."""
+    """Return the type of a param from its default: `n: 3` declares an integer."""
     kinds: dict[type, str] = {bool: "boolean", int: "integer", float: "number", list: "list"}
     return kinds.get(type(value), "string")
 
