@@ -86,7 +86,7 @@ def create_file(path: str, mode: int = FILE_MODE) -> int:
 
 
 def set_length(path: str, length: int) -> None:
-    """Have a file there that is so long; what is in it does not matter. Not durable."""
+    """Create a file or change its length; the content does not matter. Not durable."""
     fd = _open_own(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.ftruncate(fd, length)
@@ -95,15 +95,15 @@ def set_length(path: str, length: int) -> None:
 
 
 class AppendFile:
-    """A new file that is appended to, in space that is written in advance.
+    """New file for appending, with space that is written in advance.
 
-    A sync then has no file size to make durable, which halves what it costs; and a disk that fills up does not fail
-    the next few records. The space is filled with newlines: to a reader of lines they are nothing.
+    A sync then has no file size to make durable, which halves its cost; and a disk that fills up does not fail
+    the next few records. The space is filled with newlines: a reader of lines ignores them.
     """
 
     PAD = b"\n"
     PAGE = 4096
-    STEP = 64 * 1024  # at most: a life that was cut off soon must not leave much for all later ones to read
+    STEP = 64 * 1024  # at most: an invocation that is killed early must not leave much for all later ones to read
 
     def __init__(self, path: str, data: bytes) -> None:
         """Create the file, which must not exist, with its first content; durable but for its name."""
@@ -122,7 +122,7 @@ class AppendFile:
         """Write at the end; not durable before `sync`."""
         end = self.length + len(data)
         if end > self._capacity:
-            step = min(max(3 * self._capacity, self.PAGE), self.STEP)  # few times little, then much
+            step = min(max(3 * self._capacity, self.PAGE), self.STEP)  # small steps at first, then large ones
             capacity = end + step - end % step
             write_all(self._fd, data + self.PAD * (capacity - end), self.length)
             self._capacity = capacity
@@ -134,16 +134,16 @@ class AppendFile:
         sync(self._fd)
 
     def is_gone(self) -> bool:
-        """Whether somebody removed the file while we had it open.
+        """Return whether the file was removed while it was open.
 
-        Asks for the name, not for the file's status: since Linux 6.13 a file whose times were looked at gets new ones
+        Checks the name, not the file's status: since Linux 6.13 a file whose times were read gets new ones
         with the next write, and every sync would have to make those durable too (measured: half as slow again).
         Where that says no, the status has the last word: `access` goes by the real user, who may have fewer rights.
         """
         return not os.access(self._path, os.F_OK) and not os.path.exists(self._path)
 
     def close(self) -> None:
-        """Give the unused space back and close; what was synced stays, whatever happens here."""
+        """Release the unused space and close; synced data stays, even if this fails."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, self.length)
         with contextlib.suppress(OSError):
@@ -161,10 +161,10 @@ def write_new(path: str, data: bytes, mode: int = FILE_MODE) -> None:
 
 
 def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_MODE, mark: str = "") -> None:
-    """Put new content in place of old, all or nothing, durable on return.
+    """Replace the content of a file, all or nothing, durable on return.
 
-    With `keep_as` the old content stays under that name. There is never a moment without a file at `path`. Where nobody
-    tidies up, a `mark` tells apart who is writing: what a killed one left behind is replaced by its successor.
+    With `keep_as` the old content stays under that name. There is never a moment without a file at `path`. In a directory
+    without a clean-up, `mark` identifies the writer: the temporary file of a killed one is replaced by its successor.
     """
     # A name of its own: two writers of one path must never publish each other's half-written file.
     temporary = marked_temporary(path, mark) if mark else f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
@@ -173,7 +173,7 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
     try:
         write_new(temporary, data, mode)
         if keep_as:
-            with contextlib.suppress(OSError):  # not every file system has links; then there is no older one to keep
+            with contextlib.suppress(OSError):  # not every file system has links; then the old content is not kept
                 os.link(path, keep_as, follow_symlinks=False)
         os.rename(temporary, path)
     except BaseException:
@@ -183,7 +183,7 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
 
 
 def marked_temporary(path: str, mark: str) -> str:
-    """The name under which one writer, told apart by its mark, builds what will be at a path."""
+    """Return the name of the temporary file of one writer, identified by `mark`, for a path."""
     import hashlib
 
     directory, name = os.path.split(path)
@@ -192,7 +192,7 @@ def marked_temporary(path: str, mark: str) -> str:
 
 
 def append_line(path: str, line: bytes) -> int:
-    """Append one line to a cache that several processes write; how long the file is then. Not synced."""
+    """Append one line to a cache that several processes write; return the new length of the file. Not synced."""
     fd = _open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(fd, line)  # one write, so that lines of two writers do not mix
@@ -202,7 +202,7 @@ def append_line(path: str, line: bytes) -> int:
 
 
 def replace_cache(path: str, data: bytes) -> None:
-    """Put new content in place of a cache, all or nothing. Not synced: what is lost is made again."""
+    """Replace a cache, all or nothing. Not synced: a lost cache is made again."""
     temporary = f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, FILE_MODE)
     try:
@@ -225,7 +225,7 @@ def move_file(path: str, target: str) -> None:
 
 
 def publish_dir(path: str, target: str) -> None:
-    """Give a finished directory its public name; durable on return. Raises FileExistsError if it is taken."""
+    """Give a finished directory its public name; durable on return. Raise FileExistsError if it is taken."""
     sync_dir(path)
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "exists", target)
@@ -245,7 +245,7 @@ def remove_file(path: str) -> None:
 
 
 def remove_temporaries(directory: str, *, older_than: float = 0.0) -> None:
-    """Remove what a writer left behind that died while it replaced a file here; where others write, only what is old."""
+    """Remove the temporary files of writers that died here; where other writers are alive, only old ones."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(directory):
             path = os.path.join(directory, entry)
@@ -254,7 +254,7 @@ def remove_temporaries(directory: str, *, older_than: float = 0.0) -> None:
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Open a file to write to it that may be there already; one that is not ours alone, or no file, is refused."""
+    """Open a file for writing that may exist; reject anything but a regular file with a single hard link."""
     fd = os.open(path, flags | os.O_NONBLOCK | _NOFOLLOW, FILE_MODE)
     try:
         _refuse_others(fd, path)
@@ -265,7 +265,7 @@ def _open_own(path: str, flags: int) -> int:
 
 
 def _refuse_others(fd: int, path: str) -> None:
-    """What is no file may never take what is written to it; one with another name is not ours alone."""
+    """Reject anything but a regular file with a single hard link; raise OSError."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
@@ -274,7 +274,7 @@ def _refuse_others(fd: int, path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory with all that is in it, without following links out of it."""
+    """Remove a directory with all its content, without following links out of it."""
     _remove_tree(path)
 
 
@@ -285,12 +285,12 @@ def _remove_tree(path: str) -> None:
 
 
 def open_log(path: str) -> int:
-    """Open a file for what an attempt prints; it is not state, so it is not synced."""
+    """Open the log file of an attempt; it is not state, so it is not synced."""
     return _open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
 
 def reserve_space(path: str, size: int) -> None:
-    """Set disk space aside, so that a full disk can still take the record of why the run stopped."""
+    """Reserve disk space, so that a full disk can still take the record of why the run stopped."""
     fd = _open_own(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.posix_fallocate(fd, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, size)
@@ -299,13 +299,13 @@ def reserve_space(path: str, size: int) -> None:
 
 
 def read_start(path: str, most: int) -> bytes:
-    """The first bytes of a regular file, however long it is."""
+    """Return the first bytes of a regular file, however long it is."""
     with open_to_read(path) as file:
         return file.read(most)
 
 
 def read_file(path: str) -> bytes:
-    """The content of a regular file; a FIFO, device, directory or link is an error, never a wait."""
+    """Return the content of a regular file; a FIFO, device, directory or link is an error, never a wait."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
     try:
         size = _regular_size(fd, path)
@@ -318,7 +318,7 @@ def read_file(path: str) -> bytes:
 
 
 def open_to_read(path: str) -> io.BufferedReader:
-    """A regular file, open; a FIFO, device, directory or link is an error, never a wait."""
+    """Open a regular file for reading; a FIFO, device, directory or link is an error, never a wait."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
     try:
         _regular_size(fd, path)
@@ -336,16 +336,16 @@ def _regular_size(fd: int, path: str) -> int:
 
 
 class Lock:
-    """An exclusive lock on a file, released by the kernel when this process dies, however it dies.
+    """Exclusive lock on a file, released by the kernel when this process dies, however it dies.
 
     The file is never removed: two processes could then hold locks on two files of the same name.
     """
 
     def __init__(self, path: str, *, unshare: bool = False) -> None:
-        """Take the lock; raises BlockingIOError if another process holds it.
+        """Take the lock; raise BlockingIOError if another process holds it.
 
-        A file that has a second name (`cp -al` of a project) is refused, or with `unshare` replaced by one of our own.
-        Both are held then: whoever goes by the other name is locked out until this one is released.
+        A file that has a second name (`cp -al` of a project) is rejected, or with `unshare` replaced by a new one.
+        Both are held then: a process that uses the other name is locked out until this one is released.
         """
         self._path = path
         self._label_bytes = 0
@@ -365,7 +365,7 @@ class Lock:
         _held.add(self)
 
     def _unshare(self) -> None:
-        """Put a file of our own in place of one that has another name too."""
+        """Replace a lock file that has a second name by a new one."""
         temporary = f"{self._path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, FILE_MODE)
         try:
@@ -384,7 +384,7 @@ class Lock:
         return self._fd >= 0
 
     def is_gone(self) -> bool:
-        """Whether another file has its name, or none: then another process may hold a lock of the same name."""
+        """Return whether its name is gone, or another file's: then another process may hold a lock of the same name."""
         if self._fd < 0:
             return True
         held = os.fstat(self._fd)
@@ -395,22 +395,22 @@ class Lock:
         return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)
 
     def moved_to(self, path: str) -> None:
-        """Its directory has been given another name by us."""
+        """Note the new path after this process renamed its directory."""
         self._path = path
 
     def label(self, data: bytes) -> None:
-        """Write who holds it, for readers; one write, so that they see the old text or the new one."""
+        """Write the owner into the lock file, for readers; one write, so that they see the old text or the new one."""
         os.pwrite(self._fd, data, 0)
         os.ftruncate(self._fd, len(data))
         self._label_bytes = len(data)
 
     def add_to_label(self, data: bytes) -> None:
-        """Write something after it."""
+        """Write more after the label."""
         os.pwrite(self._fd, data, self._label_bytes)
 
     @property
     def identity(self) -> str:
-        """Names this very file: the same wherever it is moved, another for a copy."""
+        """Identity of this very file: the same wherever it is moved, another for a copy."""
         status = os.fstat(self._fd)
         return f"{status.st_dev}:{status.st_ino}"
 

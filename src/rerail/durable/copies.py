@@ -1,4 +1,4 @@
-"""Durability of files that are not state: artifacts where steps left them, and their copies in the content store.
+"""Durability of files that are not state: artifacts in the project, and their copies in the content store.
 
 The rules of the package hold here too. Artifacts can be many, so a whole file system is synced at once where that is
 cheaper than one file after the other.
@@ -28,7 +28,7 @@ from rerail.durable import (
 MANY = 48  # files from which on one sync of the file system is cheaper than one of each
 CHUNK = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PASSED = _DIRECTORY | getattr(os, "O_PATH", 0)  # one may be allowed to pass a directory and not to read it
+_PASSED = _DIRECTORY | getattr(os, "O_PATH", 0)  # a directory may be passable and not readable
 _CLONE = 0x40049409  # FICLONE: share the blocks until one side is written to
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.EISDIR)
@@ -44,9 +44,9 @@ def open_regular(path: str) -> int:
 
 
 def sync_files(paths: Sequence[str], top: str = "", names: Sequence[str] = ()) -> None:
-    """Make the content of files durable that other processes wrote, and the names of all of them; and further names.
+    """Make files that other processes wrote durable, content and names; and the names of further files.
 
-    With `top`, also the names of the directories on the way there from it: who wrote the files may have made those.
+    With `top`, also the names of the directories on the way there from it: the writers may have created them.
     """
     directories = {os.path.dirname(path) for path in (*paths, *names)}
     if top:
@@ -55,7 +55,7 @@ def sync_files(paths: Sequence[str], top: str = "", names: Sequence[str] = ()) -
 
 
 def _between(directory: str, top: str) -> Iterator[str]:
-    """The directories above one, up to `top`, or to the root if it is not in there."""
+    """Yield the directories above one, up to `top`, or to the root if it is not in there."""
     while directory != top and directory != os.path.dirname(directory):
         directory = os.path.dirname(directory)
         yield directory
@@ -75,7 +75,7 @@ def _sync_all(paths: Sequence[str], directories: Sequence[str]) -> None:
 
 
 def _sync_file_systems(directories: Sequence[str]) -> bool:
-    """Sync every file system these are on; False where that cannot be asked for. Raises OSError if one fails."""
+    """Sync the file systems of these directories; False where there is no such call. Raise OSError if one fails."""
     syncfs = _syncfs()
     if syncfs is None:
         return False
@@ -108,7 +108,7 @@ def _syncfs() -> Callable[[int], int] | None:
 
 
 def clone(source: int, target: int) -> bool:
-    """Make an empty file share the blocks of another, where the file system can."""
+    """Make an empty file share the blocks of another; return False where the file system cannot."""
     try:
         fcntl.ioctl(target, _CLONE, source)
     except OSError as error:
@@ -145,10 +145,10 @@ def publish(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 class Parent:
-    """The directory a path leads into, held open: whatever is swapped on the way afterwards, it is still that one.
+    """Parent directory of a path, held open: it stays the same one even if the way there is swapped afterwards.
 
-    The way there is walked name by name and never through a symbolic link, so that the path must be a real one. With
-    `make`, directories that are missing are created as a step would have; their names are durable with `sync`.
+    The way there is walked name by name and never through a symbolic link, so the path must be a real one. With
+    `make`, missing directories are created as a step would have; their names are durable with `sync`.
     """
 
     def __init__(self, path: str, *, make: bool = False) -> None:
@@ -202,7 +202,7 @@ class Parent:
 
 
 def _open_at(name: str, flags: int, parent: int, path: str) -> int:
-    """Open something in a directory that is open; the error names the whole path."""
+    """Open an entry of an open directory; the error names the whole path."""
     try:
         return os.open(name, flags, dir_fd=parent)
     except OSError as error:
@@ -212,7 +212,7 @@ def _open_at(name: str, flags: int, parent: int, path: str) -> int:
 
 
 def _mode_at(name: str, parent: int) -> int:
-    """What kind of thing has a name in an open directory, and its permissions; 0 if there is none."""
+    """Return the type and permissions of an entry of an open directory; 0 if there is none."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -220,10 +220,9 @@ def _mode_at(name: str, parent: int) -> int:
 
 
 def place_copy(source: int, target: str, mode: int, sha256: str, mark: str) -> None:
-    """Put a copy of an open file at a real path where nothing stands, durable on return; ValueError if its digest is
-    another.
+    """Copy an open file to a real path that is free, durable on return; raise ValueError if its digest differs.
 
-    `mark` tells apart who is writing; what a killed one left behind is replaced.
+    `mark` identifies the writer: the temporary file of a killed one is replaced.
     """
     with Parent(target, make=True) as parent:
         temporary = marked_temporary(parent.name, mark)
@@ -245,7 +244,7 @@ def place_copy(source: int, target: str, mode: int, sha256: str, mark: str) -> N
 
 
 def _fill(fd: int, source: int, sha256: str) -> None:
-    """Copy an open file into an empty one; ValueError if its digest is another."""
+    """Copy an open file into an empty one; raise ValueError if its digest differs."""
     digest = hashlib.sha256()
     cloned = clone(source, fd)
     os.lseek(source, 0, os.SEEK_SET)
@@ -263,7 +262,7 @@ def _remove_at(name: str, parent: int) -> None:
 
 
 def place_link(target: str, points_to: str) -> None:
-    """Put a symbolic link at a real path where nothing stands."""
+    """Create a symbolic link at a real path that is free."""
     with Parent(target, make=True) as parent:
         os.symlink(points_to, parent.name, dir_fd=parent.fd)
         parent.sync()
@@ -276,14 +275,15 @@ def place_dir(target: str) -> None:
 
 
 def set_mode(path: str, mode: int) -> None:
-    """Say again who may read and change a directory, given by its real path."""
+    """Set the permissions of a directory, given by its real path."""
     with Parent(os.path.join(path, ".")) as inside:
         os.chmod(".", mode, dir_fd=inside.fd)
 
 
 def set_aside(path: str, target: str) -> None:
-    """Move whatever stands at a real path, across file systems if need be; durable on return, and never in neither
-    place.
+    """Move the file or tree at a real path into quarantine, across file systems if need be.
+
+    Durable on return, and at every moment in at least one of the two places.
     """
     make_dir(os.path.dirname(target))
     with Parent(path) as parent:
@@ -298,7 +298,7 @@ def set_aside(path: str, target: str) -> None:
 
 
 def _move_over(parent: Parent, target: str) -> None:
-    copy = target + TEMPORARY_SUFFIX  # what is half copied must not look like the whole
+    copy = target + TEMPORARY_SUFFIX  # a partial copy must not look complete
     copied: list[str] = []
     _copy_at(parent.name, parent.fd, copy, copied)
     sync_files(copied)
@@ -317,7 +317,7 @@ def _remove_tree_at(name: str, parent: int) -> None:
 
 
 def _copy_at(name: str, parent: int, target: str, copied: list[str]) -> None:
-    """Copy something in an open directory with all below it, never through a link; `copied` gets the files."""
+    """Copy an entry of an open directory with all below it, never through a link; `copied` gets the files."""
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         os.symlink(os.readlink(name, dir_fd=parent), target)
@@ -353,10 +353,10 @@ def _copy_file_at(name: str, parent: int, target: str) -> None:
 
 
 class SharedLock:
-    """Held by everybody who relies on files staying where they are; whoever wants to remove some asks for all of it."""
+    """Lock that is shared by users of files that must stay, and exclusive for the removal of some."""
 
     def __init__(self, path: str, *, alone: bool = False, wait: bool = False) -> None:
-        """Take it, together with others or alone; raises BlockingIOError if it cannot be had now and is not awaited."""
+        """Take the lock, shared or `alone`; alone without `wait`, raise BlockingIOError if others hold it."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, (fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) if alone else fcntl.LOCK_SH)
