@@ -1,1 +1,1 @@
-"""Small adapters to the world outside: the clock, git, bounded regular expressions, sources of the items of a map."""
+"""Small adapters to the outside: the clock, git, bounded regular expressions, sources of the items of a map."""

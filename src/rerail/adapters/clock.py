@@ -1,4 +1,4 @@
-"""Real time."""
+"""The system clock and the local time zone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 
 class SystemClock:
-    """The clocks of this machine."""
+    """Clocks of this machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -17,9 +17,9 @@ class SystemClock:
 
 
 class LocalZone(tzinfo):
-    """The zone of this machine, with its changes of daylight saving time.
+    """Time zone of this machine, with its changes of daylight saving time.
 
-    What `datetime.astimezone()` gives knows the offset of one moment only: tomorrow's nine o'clock may be another.
+    The zone of `datetime.astimezone()` knows the offset of one moment only: tomorrow's nine o'clock may have another.
     """
 
     def utcoffset(self, at: datetime | None) -> timedelta | None:

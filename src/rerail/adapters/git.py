@@ -1,4 +1,4 @@
-"""What git knows about a work tree, for `commit_required`."""
+"""The state of a git work tree, for `commit_required`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import subprocess
 
 
 def head(directory: str) -> str:
-    """The commit HEAD is at; '' where there is none or no repository."""
+    """Return the commit at HEAD; '' where there is none or no repository."""
     return _git(directory, "rev-parse", "--verify", "--quiet", "HEAD")
 
 
 def work_tree(directory: str) -> str:
-    """What tells work trees apart, each of which has a HEAD of its own; '' where there is no repository."""
+    """Return the git directory, which tells work trees with a HEAD of their own apart; '' without a repository."""
     return _git(directory, "rev-parse", "--absolute-git-dir")
 
 
 def uncommitted(directory: str, most: int = 10) -> list[str]:
-    """Paths that changed and were not committed, as git writes them."""
+    """Return the paths with uncommitted changes, as git writes them."""
     lines = _git(directory, "status", "--porcelain", "--untracked-files=normal").splitlines()
     return [*lines[:most], f"and {len(lines) - most} more"] if len(lines) > most else lines
 

@@ -1,4 +1,4 @@
-"""What maps fan out over, read from where it is: files, patterns, expressions. Commands are run by whoever drives."""
+"""Sources of the items of a map: files, patterns, expressions. Commands are executed by the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FILE = 256 * 1024 * 1024
 
 
 def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-    """What a source holds now; raises ItemListError, and ItemListStopped as soon as somebody wants to stop."""
+    """Return the present value of a source; raise ItemListError, and ItemListStopped once `is_stopping` says so."""
     work_dir = os.path.join(work_dir, source.directory)
     try:
         match source.kind:

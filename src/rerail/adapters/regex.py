@@ -1,6 +1,6 @@
-"""Patterns a user wrote, looked for in what a program printed, in bounded time.
+"""Search for a user's patterns in the output of a program, in bounded time.
 
-A pattern with repetitions can take longer than the universe has; Python cannot interrupt one. So anything that repeats
+A pattern with repetitions can take longer than the universe has; Python cannot interrupt one. So a pattern that repeats
 more than once, or repeats a choice, is searched for by a child process that has a moment to answer.
 """
 
@@ -16,14 +16,14 @@ import msgspec
 PATIENCE = 2.0  # seconds
 
 _REPEATS = re.compile(r"[*+{?]")
-# It ends by itself, too: we may be killed, and it bears no mark.
+# It ends by itself, too: rerail may be killed, and it has no process tag.
 _CODE = (
     "import json, re, signal, sys; signal.alarm(%d); p, t = json.load(sys.stdin); sys.exit(0 if re.search(p, t) else 3)"
 )
 
 
 def found(patterns: Iterable[str], text: str) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The patterns that match, and those that took too long to tell."""
+    """Return the patterns that match, and those whose search took too long."""
     matching, endless = set(), []
     for pattern in patterns:
         if _is_quick(pattern):
@@ -43,6 +43,6 @@ def found(patterns: Iterable[str], text: str) -> tuple[frozenset[str], tuple[str
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether a pattern takes no longer than the square of the text, whatever the text is."""
+    """Return whether a search takes no longer than the square of the text, for any text."""
     repeats = len(_REPEATS.findall(pattern))
     return repeats == 0 or (repeats == 1 and "(" not in pattern and "|" not in pattern)

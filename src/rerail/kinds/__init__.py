@@ -1,1 +1,1 @@
-"""What an attempt does. A kind turns an action into work; an executor runs it."""
+"""Kinds: each turns an action into work; an executor runs it."""

@@ -1,4 +1,4 @@
-"""The built-in kinds: a shell script, a Python function in a child, a file, a function of this process."""
+"""The built-in kinds: a shell script, a Python function in a child process, a file, a function of this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerail import durable
 from rerail.core.model import Call, Python, Run, Write
 from rerail.ports import Attempt, FunctionWork, Kind, ProcessWork, Work
 
-USER_FILE_MODE = 0o666  # less the umask: what a step writes belongs to the user, it is not state
+USER_FILE_MODE = 0o666  # less the umask: a file of a step belongs to the user, it is not state
 
 MOST_BYTES = 100_000  # of one argument or variable; Linux allows 128 KiB
 
@@ -24,7 +24,7 @@ _CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_child.
 
 
 class Shell:
-    """`run:` with bash where there is one, else sh; an error in any command ends the script."""
+    """Kind of `run:` steps: bash where there is one, else sh; an error in any command ends the script."""
 
     def work(self, attempt: Attempt) -> Work:
         assert isinstance(attempt.action, Run)
@@ -56,7 +56,7 @@ def _shell() -> tuple[str, ...]:
 
 
 class PythonFunction:
-    """`python: module:function`, in a child process with this interpreter."""
+    """Kind of `python: module:function` steps: a child process with this interpreter."""
 
     def work(self, attempt: Attempt) -> Work:
         action = attempt.action
@@ -67,7 +67,7 @@ class PythonFunction:
 
 
 class WriteFile:
-    """`write:` puts a file in place, all or nothing, durable."""
+    """Kind of `write:` steps: a file written all or nothing, durable."""
 
     def work(self, attempt: Attempt) -> Work:
         action = attempt.action
@@ -83,7 +83,7 @@ class WriteFile:
 
 
 class LocalCall:
-    """A function of this process, by name."""
+    """Kind of functions of this process, registered by name."""
 
     def __init__(self, functions: Mapping[str, Callable[..., dict[str, Any] | None]]) -> None:
         self._functions = functions
@@ -97,5 +97,5 @@ class LocalCall:
 
 
 def builtin_kinds(functions: Mapping[str, Callable[..., dict[str, Any] | None]]) -> dict[type, Kind]:
-    """Every kind there is, by the action it is for."""
+    """Return every built-in kind, by its action."""
     return {Run: Shell(), Python: PythonFunction(), Write: WriteFile(), Call: LocalCall(functions)}

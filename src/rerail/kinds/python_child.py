@@ -1,4 +1,4 @@
-"""Runs in the child process of a `python` step: call module:function, hand its result out.
+"""Child process of a `python` step: calls module:function and outputs its result.
 
 Started by path, so that it needs nothing but the interpreter: it must not import rerail.
 """
@@ -34,7 +34,7 @@ def main() -> int:
                 raise TypeError(f"{target} returned values that JSON would alter")
             with open(os.environ["RERAIL_OUTPUT"], "a", encoding="utf-8") as file:
                 file.write(line + "\n")
-    except BaseException as error:  # noqa: BLE001 - user code: whatever it raises is the step's failure
+    except BaseException as error:  # noqa: BLE001 - user code: any exception is the step's failure
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return 0
         # The first frame is this file's, which is not the user's.
