@@ -8,7 +8,7 @@ RerailError
 │   └── PipelineChanged
 ├── RunNotFound               3
 ├── RunBusy                   4   a live process owns the run
-├── RunPausedError                 5   resume later
+├── RunPausedError            5   resume later
 ├── StateError                6   state cannot be written or is damaged
 │   ├── StateUnwritable
 │   ├── StateUnreadable
@@ -30,7 +30,7 @@ SIGNAL_EXIT_BASE = 128
 
 
 class RerailError(Exception):
-    """What happened and where; `hint` is what to do next."""
+    """Error with a message for people; `hint` is the next command."""
 
     exit_code = 1
 
@@ -94,13 +94,13 @@ class RunPausedError(RerailError):
 
 
 class StateError(RerailError):
-    """What rerail keeps on disk cannot be relied on."""
+    """State on disk that cannot be relied on."""
 
     exit_code = 6
 
 
 class StateUnwritable(StateError):
-    """The journal could not be written: what happened since is not recorded."""
+    """The journal could not be written: later events are not recorded."""
 
 
 class StateUnreadable(StateError):

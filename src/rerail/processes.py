@@ -1,4 +1,4 @@
-"""Processes as the operating system knows them: who am I, is that one alive, end what a dead life left behind.
+"""Processes of the operating system: the identity of this one, whether another is alive, and the end of orphans.
 
 A pid alone proves nothing: it may be reused, or belong to a zombie. An identity is boot, pid namespace, pid and
 start time together.
@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 from rerail.core.events import Owner
 
-MARKS = "RERAIL_MARKS"  # what processes are known by: who they belong to, outermost first
+MARKS = "RERAIL_MARKS"  # process tags of the runs that a process belongs to, outermost first
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LEAVING = 3  # so many of them end rerail, whatever it is doing
+LEAVING = 3  # that many of them end rerail at once
 
-only_steps = False  # whether this process has no children but those of steps: set by who knows, the command line
+only_steps = False  # whether all children of this process are those of steps: set by the command line
 
 
 class KillScope(NamedTuple):
-    """What processes that must go are known by besides a mark: the session they are in, the pipe they write to."""
+    """Further criteria for processes to kill besides a process tag: their session, the pipe they write to."""
 
     sessions: frozenset[int] = frozenset()
     pipes: frozenset[int] = frozenset()
@@ -38,7 +38,7 @@ _MARKS_PREFIX = MARKS.encode() + b"="
 
 
 def identity(since: datetime) -> Owner:
-    """The identity of this process."""
+    """Return the identity of this process."""
     pid = os.getpid()
     return Owner(
         pid=pid,
@@ -51,19 +51,19 @@ def identity(since: datetime) -> Owner:
 
 
 def is_here(owner: Owner) -> bool:
-    """Whether that process is on this machine and in sight."""
+    """Return whether a process is on this machine and in this pid namespace."""
     return owner.host == os.uname().nodename and owner.boot == _boot() and owner.namespace == _namespace()
 
 
 def is_hidden(owner: Owner) -> bool:
-    """Whether that process is on this machine, but out of sight."""
+    """Return whether a process is on this machine, but in another pid namespace."""
     return owner.host == os.uname().nodename and owner.boot == _boot() and owner.namespace != _namespace()
 
 
 def is_alive(owner: Owner) -> bool:
-    """Whether that very process still lives, as far as can be told from here.
+    """Return whether that very process is still alive, as far as can be told from here.
 
-    What cannot be checked (another host, another pid namespace) counts as alive: only the lock can tell.
+    A process that cannot be checked (another host, another pid namespace) counts as alive: only the lock can tell.
     """
     if owner.host != os.uname().nodename:
         return True
@@ -83,7 +83,7 @@ def is_alive(owner: Owner) -> bool:
 
 
 def _start_time(pid: int) -> str | None:
-    """Field 22 of /proc/PID/stat, or None if there is no such process or it is a zombie."""
+    """Return field 22 of /proc/PID/stat, or None if there is no such process or it is a zombie."""
     fields = _stat(pid)
     return fields[19].decode() if fields else None
 
@@ -94,7 +94,7 @@ def _session(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """/proc/PID/stat from the third field on; empty if there is no such process or it is a zombie."""
+    """Return /proc/PID/stat from the third field on; empty if there is no such process or it is a zombie."""
     try:
         with open(f"{_PROC}/{pid}/stat", "rb") as file:
             text = file.read()
@@ -120,12 +120,12 @@ def _namespace() -> str:
 
 
 def marks(*own: str) -> str:
-    """The marks of a process started by us: ours, and those of whoever started us."""
+    """Return the process tags for a child process: ours, and those of our own ancestors."""
     return "|".join(filter(None, (os.environ.get(MARKS, ""), *own)))
 
 
 def bears(environment: bytes, mark: str) -> bool:
-    """Whether an environment, as /proc shows it, holds this mark."""
+    """Return whether an environment, as /proc shows it, has this process tag."""
     for variable in environment.split(b"\0"):
         if variable.startswith(_MARKS_PREFIX):
             return mark.encode() in variable[len(_MARKS_PREFIX) :].split(b"|")
@@ -133,7 +133,7 @@ def bears(environment: bytes, mark: str) -> bool:
 
 
 def marked(mark: str) -> Iterator[int]:
-    """Live processes, this one excepted, that bear this mark."""
+    """Yield the live processes with this process tag, this one excepted."""
     for pid in _others():
         try:
             with open(f"{_PROC}/{pid}/environ", "rb") as file:
@@ -152,7 +152,7 @@ def _others() -> list[int]:
 
 
 def _writing_to(pipes: Iterable[int]) -> Iterator[int]:
-    """Live processes, this one excepted, whose output goes to one of these pipes."""
+    """Yield the live processes, this one excepted, whose output goes to one of these pipes."""
     names = {f"pipe:[{number}]" for number in pipes}
     for pid in _others() if names else ():
         for stream in (1, 2):
@@ -174,9 +174,9 @@ def _end_group(leader: int) -> bool:
 def kill_tagged(
     mark: str, known: KillScope = NOTHING_MORE, *, patience: float = 5.0, pauses: Sequence[float] = ()
 ) -> int:
-    """Kill every process that bears the mark and wait until they are gone; return how many there were.
+    """Kill every process with the process tag and wait until they are gone; return how many there were.
 
-    Also what shares a session with one of them or is `known` otherwise: a process may have dropped its environment.
+    Also those that share a session with one of them or match `known`: a process may have dropped its environment.
     Sweeps until nothing is found: a process may fork while it is being killed. And again after each of `pauses`: one that
     is just being started, or just executes another program, shows no environment for a moment.
     """
@@ -184,7 +184,7 @@ def kill_tagged(
     ended: set[int] = set()
     own = {0, os.getsid(0)}
     sessions = set(known.sessions) - own
-    if not os.path.isdir(_PROC + "/self"):  # macOS: nobody can be looked at, but those we know can be reached
+    if not os.path.isdir(_PROC + "/self"):  # macOS: processes cannot be inspected, but known sessions can be killed
         return sum(map(_end_group, sessions))
     deadline = time.monotonic() + patience
     while True:

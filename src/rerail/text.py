@@ -1,4 +1,4 @@
-"""Text that is shown: what somebody else wrote must not steer the terminal, nor fill it."""
+"""Text for a terminal: text of other programs must not control the terminal, nor fill it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _ESCAPES = re.compile("(?:\033\\[|\x9b)[0-?]*[ -/]*[@-~]|\033[]PX^_][^\007\033]*
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
-    """One line of at most so many characters, with everything that is not printable written out."""
+    """Return one line of at most `most` characters, with everything that is not printable escaped."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() else _written_out(char) for char in text[: most + 1])
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def without_escapes(text: str) -> str:
-    """Text without the sequences that colour it, move the cursor or name the window."""
+    """Return text without the sequences that colour it, move the cursor or name the window."""
     return _ESCAPES.sub("", text) if "\033" in text or "\x9b" in text else text
 
 
 def size_text(value: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -1,8 +1,8 @@
-"""The walker: which paths match a pattern. There is no other, so that a pattern means the same wherever it stands.
+"""The walker: the paths that match a pattern. There is no other, so that a pattern means the same everywhere.
 
-`**` stands for any number of directories, and at the end of a pattern for all that is below. It never goes through a
-link: links can lead out of the tree, or around in it. `*`, `?` and `[…]` match within one name. What they match may be a
-link, as may what is named without them. Names that begin with a dot are matched only by a part that does too.
+`**` stands for any number of directories, and at the end of a pattern for everything below. It never goes through a
+link: links can lead out of the tree, or around in it. `*`, `?` and `[…]` match within one name. A match may be a link, as
+may a part without wildcards. Names that begin with a dot are matched only by a part that does too.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ import re
 from collections.abc import Callable, Iterator
 
 MAGIC = "*?["
-MOST_ENTRIES = 10_000_000  # that one pattern looks at
-_AT_A_TIME = 1000  # entries between two looks at whether somebody wants to stop
+MOST_ENTRIES = 10_000_000  # that one pattern may read
+_AT_A_TIME = 1000  # entries between two calls of `is_stopping`
 
 
 class TooManyEntries(Exception):
-    """A pattern under which there is more than anybody can have meant."""
+    """Pattern with more entries below it than can have been meant."""
 
 
 class Stopped(Exception):
-    """Somebody wants to stop."""
+    """Stop request during a walk."""
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path has a part that stands for others."""
+    """Return whether a path has wildcards."""
     return any(char in path for char in MAGIC)
 
 
 def matching(
     root: str, pattern: str, *, tolerant: bool = False, is_stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[str]:
-    """The paths that match, each once, as the pattern has them: relative to a directory, or absolute.
+    """Yield the paths that match, each once, as the pattern has them: relative to `root`, or absolute.
 
-    Directories that cannot be read are an OSError, or, if `tolerant`, have nothing in them. Raises TooManyEntries, and
-    Stopped as soon as somebody wants that.
+    A directory that cannot be read is an OSError, or, if `tolerant`, counts as empty. Raise TooManyEntries, and
+    Stopped once `is_stopping` says so.
     """
     parts: list[str] = []
     for part in pattern.split("/"):
         if part and not (part == "**" and parts[-1:] == ["**"]):
             parts.append(part)
     tests = [re.compile(fnmatch.translate(part)).match if is_pattern(part) else None for part in parts]
-    several = parts.count("**") > 1  # then there are several ways to one path
+    several = parts.count("**") > 1  # then one path can be reached in several ways
     seen: set[tuple[str, int]] = set()
     looked = 0
     stack = [("/" if pattern.startswith("/") else "", 0)]
