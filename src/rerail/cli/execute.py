@@ -1,4 +1,4 @@
-"""What the commands that drive a run share: their options, the plan they show, and going on with a run."""
+"""Shared parts of the commands that execute a run: their options, the plan they print, and the resume."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ExecuteFlags(msgspec.Struct, frozen=True, kw_only=True):
         return cls(execute=ExecuteOptions(**{name: flags.pop(name) for name in names}), **flags)
 
     def options(self, recorded: RunOptions) -> RunOptions:
-        """The recorded options with what was given again."""
+        """Return the recorded options, overridden by the flags that were given."""
         return RunOptions(
             parallel=self.parallel or recorded.parallel,
             fail_fast=self.fail_fast or recorded.fail_fast,
@@ -102,7 +102,7 @@ def driving_options(command: Any) -> Any:
 
 
 def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:
-    """Plan, say so, and unless it is a dry run do it."""
+    """Plan a resume, print the plan, and unless it is a dry run execute it; return the exit code."""
     base = store.base_dir
     request = api.ResumeRequest(
         execute=wanted.execute, progress=ReadingProgress() if not wanted.quiet else lambda _: None
@@ -135,7 +135,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
 
 
 class PlanPrinter(api.ResumeObserver):
-    """What is said before a run goes on: the plan, then what was found and mended; then it may be drawn."""
+    """Observer of a resume that prints the plan, then the findings and restores; then reporters may draw."""
 
     def __init__(
         self, headline: str, wanted: ExecuteFlags, store: Store, shown: Reporters, drain: Callable[[], None]
@@ -147,7 +147,7 @@ class PlanPrinter(api.ResumeObserver):
         self._drain = drain
 
     def announce(self, ready: api.ResumePlan) -> None:
-        """The plan, before anything runs."""
+        """Print the plan, before anything runs."""
         ready = ready.shown
         if not self._wanted.quiet:
             say(self._headline)
@@ -156,7 +156,7 @@ class PlanPrinter(api.ResumeObserver):
             say_plan(decisions, ready.recording.state, ready.notices, terminal_of(STDERR))
 
     def narrate(self, ready: api.ResumePlan, done: list[Any]) -> None:
-        """What was found and done about files."""
+        """Print the findings about files and the restores, then attach the reporters."""
         ready = ready.shown
         state = ready.recording.state
         if not self._wanted.quiet:
@@ -168,7 +168,7 @@ class PlanPrinter(api.ResumeObserver):
 
 
 def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, run_dir: str = "") -> list[tuple[str, str]]:
-    """What the audit found, if there was anything to look at."""
+    """Return lines about the findings of an audit; none if there were no artifacts."""
     if not audit.flaws and not any(audit.intact.values()):
         return []
     from rerail.artifacts.restore import describe
@@ -179,7 +179,7 @@ def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, ru
 def show_plan(
     decisions: Plan, state: RunState, notices: tuple[str, ...] = (), audit: Audit | None = None, *, as_json: bool
 ) -> None:
-    """A plan that is not carried out."""
+    """Print a plan that is not executed."""
     look = terminal_of(STDERR)
     say_plan(decisions, state, notices, look)
     say_found(found_lines(audit or Audit(), decisions), decisions, state, look)
@@ -188,13 +188,13 @@ def show_plan(
 
 
 def settle_in() -> None:
-    """From here on it is a long life, and all children are of steps."""
+    """Prepare for a long execution: turn garbage collection on; all children are those of steps from here on."""
     gc.enable()
     processes.only_steps = True
 
 
 def asker_of(wanted: ExecuteFlags, shown: Reporters) -> Ask | None:
-    """Who asks what `approve` steps want to know, where there is somebody to ask."""
+    """Return the prompt for `approve` steps, or None where there is no terminal to ask at."""
     return None if wanted.quiet or wanted.as_json else asker(shown.aside, terminal_of(STDERR))
 
 

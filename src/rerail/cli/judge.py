@@ -1,4 +1,4 @@
-"""What `rerail approve` and `rerail reject` share: a person answers a step that waits for one."""
+"""Shared parts of `rerail approve` and `rerail reject`: the answer of a person to a step that waits for one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judging_options(command: Any) -> Any:
 
 
 def judge(run_name: str, step: str, reason: str, store_url: str | None, *, approved: bool) -> int:
-    """Record a person's answer, and say what it led to."""
+    """Record a person's answer, and print its effect."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)

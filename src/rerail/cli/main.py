@@ -21,7 +21,7 @@ from rerail.errors import RerailError, StateError
 from rerail.text import one_line
 from rerail.version import VERSION
 
-# Where each command is, and what `rerail --help` says of it without importing it.
+# The function of each command, and its line in `rerail --help`, which does not import it.
 COMMANDS = {
     "run": ("rerail.cli.commands.run:run", "Run a pipeline."),
     "resume": ("rerail.cli.commands.resume:resume", "Continue a run exactly where it was."),
@@ -51,11 +51,11 @@ COMMANDS = {
 }
 
 INTERNAL_ERROR = 70
-OUT_OF_RESOURCES = 6  # as whatever else keeps a run from being recorded; it can be resumed
+OUT_OF_RESOURCES = 6  # as for all other causes that keep a run from being recorded; it can be resumed
 
 
 class Commands(click.Group):
-    """A group whose commands are imported on use."""
+    """Command group whose commands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -91,8 +91,8 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """The console script."""
-    gc.disable()  # most commands are over before collecting would pay; the long ones turn it on
+    """Run the console script."""
+    gc.disable()  # most commands end before a collection would pay; the long ones turn it on
     _fill_standard_streams()
     code = call(sys.argv[1:])
     _give_up_lost_streams()
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _fill_standard_streams() -> None:
-    """Open what we were started without, before some file of ours becomes descriptor 1 and steps print into it."""
+    """Open the standard streams that are missing, before a file of ours becomes descriptor 1 and steps print into it."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -115,7 +115,7 @@ def _fill_standard_streams() -> None:
 
 
 def _give_up_lost_streams() -> None:
-    """Drop what cannot be printed any more: the interpreter would try again at its end, and exit with 120."""
+    """Drop output that cannot be printed: the interpreter would try again at its end, and exit with 120."""
     for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()
@@ -124,14 +124,14 @@ def _give_up_lost_streams() -> None:
 
 
 def _is_state(path: str) -> bool:
-    """Whether a file that could not be used is one of ours."""
+    """Return whether a path is in a store that this command opened."""
     from rerail.cli.options import opened
 
     return any(path == root or path.startswith(root + os.sep) for root in opened)
 
 
 def call(arguments: list[str]) -> int:
-    """Run one command; return its exit code. Never raises but for `--debug`."""
+    """Run one command; return its exit code. Raise nothing, except with `--debug`."""
     debug = "--debug" in arguments
     if not arguments or arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
@@ -149,18 +149,18 @@ def call(arguments: list[str]) -> int:
 
 
 def _lacks_resources(error: BaseException) -> bool:
-    """Whether a command failed because the system gave it no memory, process or thread, whichever way that was put."""
+    """Return whether a command failed for lack of memory, processes or threads, by any exception."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOMEM, errno.EAGAIN)
     if isinstance(error, RuntimeError):
         return "can't start new thread" in str(error)
-    if isinstance(error, SystemError | ImportError):  # of C code that does not say why it failed, or was not loaded
+    if isinstance(error, SystemError | ImportError):  # from C code that failed without a cause, or was not loaded
         return _is_memory_limited()
     return isinstance(error, MemoryError)
 
 
 def _is_memory_limited() -> bool:
-    """Whether memory can run out for us alone."""
+    """Return whether this process has a memory limit of its own."""
     try:
         import resource
     except ImportError:  # there are no such limits
@@ -182,7 +182,7 @@ def _called(arguments: list[str]) -> int:
     except click.exceptions.Abort:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing is wrong with us. Keep the interpreter from complaining too.
+        # The reader of our output is gone, which is no error. Keep the interpreter from complaining too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as error:
@@ -202,12 +202,12 @@ def _called(arguments: list[str]) -> int:
 
 
 def complain(message: str, hint: str) -> None:
-    """What happened and what to type next, on stderr, whatever state stderr is in."""
+    """Print an error and the next command to stderr, in any state of stderr."""
     lines = [one_line(line, 1000) for line in f"rerail: {message}".replace("\t", "  ").split("\n")]
     if hint:
         lines.append(one_line(f"  next: {hint}", 1000))
     with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()  # what was printed before comes first, also where both are one pipe
+        sys.stdout.flush()  # earlier output comes first, also where both are one pipe
     try:
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()

@@ -19,7 +19,7 @@ Decorator = Callable[[Any], Any]
 
 
 class Dollars(click.FloatRange):
-    """An amount of money; not NaN, which is in every range."""
+    """Option type for an amount of money; not NaN, which is in every range."""
 
     def __init__(self) -> None:
         super().__init__(min=0, max=MOST_COST, min_open=True)
@@ -43,7 +43,7 @@ def volume_options(command: Any) -> Any:
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    """What an option that is repeatable says: NAME=VALUE each."""
+    """Parse the NAME=VALUE values of a repeatable option."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -59,7 +59,7 @@ def run_argument(*, required: bool = True) -> Decorator:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The runs whose id begins like this, for the shell; never an error."""
+    """Return the runs whose id begins with `incomplete`, for the shell; never an error."""
     from rerail.app.runs import newest_first
 
     try:
@@ -70,7 +70,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The steps of the run that was named before, for the shell."""
+    """Return the steps of the run on the command line, for the shell; never an error."""
     from rerail import api
 
     try:
@@ -82,7 +82,7 @@ def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [step for step in steps if step.startswith(incomplete)]
 
 
-opened: list[str] = []  # the roots of the stores this command has to do with
+opened: list[str] = []  # the roots of the stores that this command opened
 
 
 def open_store(url: str | None, pipeline_path: str | None = None) -> Store:
@@ -97,17 +97,17 @@ def open_store(url: str | None, pipeline_path: str | None = None) -> Store:
 
 
 def reach(store: Store) -> str:
-    """What a later command needs to find this store from where we are: mostly nothing."""
+    """Return the `--store` option that a later command needs to find this store from here: mostly ''."""
     try:
         found = locate(None, os.getcwd())
-    except OSError:  # where we are is gone
+    except OSError:  # the current directory is gone
         return f" --store {shlex.quote(store.url)}"
     same = os.path.realpath(found.root) == os.path.realpath(store.root) if store.root else found.url == store.url
     return "" if same else f" --store {shlex.quote(store.url)}"
 
 
 def find_run(store: Store, wanted: str) -> str:
-    """The run a person means: an id, a unique prefix, or `last`. Raises RunNotFound with near matches."""
+    """Resolve an id, a unique prefix, or `last` to a run; raise RunNotFound with near matches."""
     runs = store.runs()
     if wanted in runs:
         return wanted

@@ -1,4 +1,4 @@
-"""`rerail approve`: yes to a step that waits for a person."""
+"""`rerail approve`: approve a step that waits for a person."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ WIDEST_BAR = 24
 _LEAST_BAR = 4
 _LEAST_NAME = 12
 _GAP = "  "
-# What a narrow terminal can do without, and what it has to last.
+# Columns in the order in which a narrow terminal leaves them out.
 _FIRST_TO_GO = ("REASONING", "CACHE WRITE", "CACHE READ", "LOST", "TIME", "OUT", "IN", "ATTEMPTS")
 _SHORT = {
     "input_tokens": "in",
@@ -75,14 +75,14 @@ def _say_not_counted(run_id: str, error: RerailError) -> None:
 def _since(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):  # no day, or one that a calendar here does not reach
+    except (ValueError, OverflowError):  # not a date, or one out of range
         seconds = span(text)
     if seconds is None:
         why = f"--since {text!r}: neither a day such as 2026-11-01 nor a time such as 7d"
         raise UsageError(why, hint="rerail cost --help")
     with contextlib.suppress(OverflowError):
         return datetime.now(UTC) - timedelta(seconds=seconds)
-    return datetime.min.replace(tzinfo=UTC)  # before there was anything
+    return datetime.min.replace(tzinfo=UTC)  # before any run
 
 
 def _row(one: Sum) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _row(one: Sum) -> dict[str, Any]:
 
 
 def lines(rows: list[Sum], total: Sum, by: str, look: Terminal) -> list[str]:
-    """The sums below each other, with a bar for each; where there is little room, fewer columns and no number cut."""
+    """Return the sums as a table with bars; a narrow terminal gets fewer columns, never a number cut."""
     sums = [*rows, total]
     found = _columns(sums)
     longest = max(columns(one.name) for one in sums)
@@ -115,7 +115,7 @@ def lines(rows: list[Sum], total: Sum, by: str, look: Terminal) -> list[str]:
 
 
 def _columns(sums: list[Sum]) -> dict[str, list[str]]:
-    """By head, the cells of each column, equally wide."""
+    """Return the cells of each column by its head, equally wide."""
     found = {
         "ATTEMPTS": [str(one.attempts) for one in sums],
         "LOST": [str(one.failed or "") for one in sums],
@@ -130,7 +130,7 @@ def _columns(sums: list[Sum]) -> dict[str, list[str]]:
 
 
 def _room(found: dict[str, list[str]], look: Terminal) -> int:
-    """What is left of a line for the name and the bar."""
+    """Return the columns left in a line for the name and the bar."""
     return (look.width or 1000) - sum(len(cells[0]) + len(_GAP) for cells in found.values())
 
 

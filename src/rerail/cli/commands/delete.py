@@ -1,4 +1,4 @@
-"""`rerail delete`: one run that nobody needs any more."""
+"""`rerail delete`: delete one run."""
 
 from __future__ import annotations
 

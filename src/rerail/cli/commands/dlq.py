@@ -1,4 +1,4 @@
-"""`rerail dlq`: the items of maps that failed for good, and what is done about them."""
+"""`rerail dlq`: the items of maps that failed permanently, and commands to retry, drop or edit them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _letters(store: Store, run_id: str, items: tuple[str, ...], step: str, error
 
 
 def _said(unit: Unit, known: UnitState) -> Failure:
-    """The failure of an item that failed by a person's word."""
+    """Return the failure of an item that a person marked as failed."""
     assert known.finished_at is not None
     return Failure(type="Marked", message=known.reason, step=unit[0], item=unit[1], at=known.finished_at)
 

@@ -1,4 +1,4 @@
-"""`rerail doctor`: is this a place where runs survive? The store, its file system, how fast it syncs, the tools."""
+"""`rerail doctor`: whether runs survive here: the store, its file system, the speed of its syncs, the tools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     verdict: Literal["ok", "warning", "bad"]
     what: str
@@ -90,7 +90,7 @@ def _disk(place: str) -> list[Diagnosis]:
 
 
 def _file_system(path: str) -> str:
-    """The type of the mount that holds a path, by the longest mount point that is above it."""
+    """Return the type of the mount that holds a path, by the longest mount point above it."""
     best, kind = "", ""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:

@@ -1,4 +1,4 @@
-"""`rerail history`: everything that ever happened to a run."""
+"""`rerail history`: every event of a run."""
 
 from __future__ import annotations
 

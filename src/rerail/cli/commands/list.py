@@ -80,7 +80,7 @@ def _table(rows: list[dict[str, Any]], look: Terminal) -> None:
                 (seconds(row.get("duration_seconds")), ""),
             ]
         )
-    # A column that nobody filled only takes room.
+    # An empty column only takes room.
     filled = [at for at in range(len(heads)) if any(line[at][0] for line in cells[1:])]
     cells = [[line[at] for at in filled] for line in cells]
     lines = table(cells, look, cut=filled.index(2) if 2 in filled else 1)
@@ -88,7 +88,7 @@ def _table(rows: list[dict[str, Any]], look: Terminal) -> None:
 
 
 def _shared_params(rows: list[dict[str, Any]]) -> list[str]:
-    """The params that get a column each: where all runs have the same few."""
+    """Return the params that get a column each: where all runs have the same few."""
     names = {tuple(row["params"]) for row in rows if row["status"] != "damaged"}
     return list(names.pop()) if len(names) == 1 and len(next(iter(names))) <= MOST_PARAMS else []
 
@@ -100,7 +100,7 @@ def _params(row: dict[str, Any], columns: list[str]) -> list[Cell]:
 
 
 def _waits(row: dict[str, Any], now: datetime) -> str:
-    """What a paused run waits for, and until when."""
+    """Return the cause of a pause, and its end."""
     if row["status"] != "paused" or not row.get("paused_for"):
         return ""
     until = row.get("paused_until")
@@ -108,7 +108,7 @@ def _waits(row: dict[str, Any], now: datetime) -> str:
 
 
 def _items(row: dict[str, Any]) -> str:
-    """How far the maps of a run are, and how many of their items failed for good."""
+    """Return the progress of the maps of a run, and the number of items that failed permanently."""
     if not row.get("items_total"):
         return ""
     dead = f", {row['dead_letters']} failed" if row.get("dead_letters") else ""

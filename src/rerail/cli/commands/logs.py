@@ -1,4 +1,4 @@
-"""`rerail logs`: what steps printed, in the order of time, also while they print it."""
+"""`rerail logs`: the output of steps in the order of time, also while they run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def logs(
 
 
 def _refuse_unknown(store: Store, run_id: str, wanted: LogSelection) -> None:
-    """A step or item that nothing happened to is a mistake, unless it has printed something."""
+    """Reject a step or item without events, unless it has printed something; raise UsageError."""
     units = store.read(run_id).state.units
     known = {unit[0] for unit in units}
     entries = begun(store.logs(run_id))
@@ -89,12 +89,12 @@ def _pieces(store: Store, run_id: str, reader: LogReader, *, follow: bool) -> It
 
 
 class _Printer:
-    """Whole lines to stdout, each with its step if there are several; raw where no terminal could be harmed."""
+    """Printer of whole lines to stdout, each with its step if there are several; raw if stdout is not a terminal."""
 
     def __init__(self, look: Terminal, *, only: str) -> None:
         self._look = look
         self._raw = not os.isatty(1)
-        self._only = only  # what needs no name, as it was asked for
+        self._only = only  # needs no title, as it was asked for
         self._pending: dict[str, tuple[str, bytes]] = {}
         self._colours: dict[str, str] = {}
         self.printed = False

@@ -1,4 +1,4 @@
-"""`rerail mark`: what a person knows of a step and rerail cannot; recorded in the journal."""
+"""`rerail mark`: the status of a step as a person knows it, where rerail cannot; recorded in the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rerail plan`: what a run would do, and why."""
+"""`rerail plan`: the plan of a run, with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rerail prune`: delete runs that nobody needs any more."""
+"""`rerail prune`: delete old runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def prune(
 
 
 def _prune(store: Store, run_id: str, statuses: tuple[str, ...]) -> bool:
-    """Delete a run, or say why it stays; whether it is gone."""
+    """Delete a run, or print why it stays; return whether it is gone."""
     try:
         prune_run(store, run_id, statuses)
     except (RerailError, OSError) as error:
@@ -68,7 +68,7 @@ def _prune(store: Store, run_id: str, statuses: tuple[str, ...]) -> bool:
 
 
 def _collect(store: Store, gone: set[str], *, dry_run: bool) -> None:
-    """Remove copies of artifacts that no run refers to any more, and say so."""
+    """Remove copies of artifacts that no run refers to any more, and report it."""
     try:
         count, total = collect_copies(store, gone, dry_run=dry_run)
     except BlockingIOError:

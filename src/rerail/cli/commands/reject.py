@@ -1,4 +1,4 @@
-"""`rerail reject`: no to a step that waits for a person."""
+"""`rerail reject`: reject a step that waits for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rerail repair`: go on from what can be proved of a damaged run; recorded in the journal."""
+"""`rerail repair`: salvage the provable part of a damaged run; recorded in the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rerail resume`: a run goes on where it was, after what it relies on is proved."""
+"""`rerail resume`: continue a run, after its artifacts and records are proved."""
 
 from __future__ import annotations
 

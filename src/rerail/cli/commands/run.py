@@ -1,4 +1,4 @@
-"""`rerail run`: a new run, or with --resume the one that fits."""
+"""`rerail run`: a new run, or with --resume the newest matching one."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
 
 
 def _given_values(pipeline: Pipeline, given: dict[str, Any]) -> dict[str, Any]:
-    """The params that were given, as the run would have recorded them."""
+    """Return the given params as the run would have recorded them."""
     values, _ = resolve(pipeline.params, given)
     return {name: values.get(name, value) for name, value in given.items()}
 

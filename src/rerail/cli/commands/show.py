@@ -1,4 +1,4 @@
-"""`rerail show`: all that is known of one run, read without locking or changing anything."""
+"""`rerail show`: the state of one run, read without locking or changing anything."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _logs_hint(store: Store, run_id: str) -> str:
 
 
 def _with_states(checkpoint: Checkpoint, store: Store) -> Checkpoint:
-    """The checkpoint with what a glance at the artifacts of completed steps tells of them."""
+    """Return the checkpoint with the result of a quick check of the artifacts of completed steps."""
     if not any(step.artifacts for step in checkpoint.steps):
         return checkpoint
     from rerail.artifacts.audit import state_of

@@ -1,4 +1,4 @@
-"""`rerail stop`: end a live run, and what a dead one left running."""
+"""`rerail stop`: end a live run, or the orphaned processes of a dead one."""
 
 from __future__ import annotations
 
@@ -39,16 +39,19 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
     os.kill(owner.pid, signal.SIGKILL if force else signal.SIGTERM)
     while store.ownership(run_id).alive:
         time.sleep(0.02)
-    _end_left_over(store, run_id, sure=force)  # one that was just being started may not show itself yet
+    _end_left_over(store, run_id, sure=force)  # a process that was just being started may not be visible yet
     say(f"rerail: run {run_id} was stopped\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 
 
 def _end_left_over(store: Store, run_id: str, *, sure: bool = False) -> int:
-    """End what runs of a run that nobody drives; how many processes that were. If none is seen, nothing is touched."""
+    """End the orphaned processes of a run without an owner; return how many there were.
+
+    If none is found, the run is not touched, unless `sure`.
+    """
     if not sure and next(processes.marked(process_tag_in(store, run_id) or "nobody's"), None) is None:
         return 0
-    log = store.own(run_id)  # so that nobody begins to drive it meanwhile
+    log = store.own(run_id)  # so that no other process can own it meanwhile
     try:
         return end_processes(log)
     finally:

@@ -1,4 +1,4 @@
-"""`rerail verify`: prove what resume would rely on, without taking anything over or changing a byte."""
+"""`rerail verify`: prove the state that a resume relies on, without owning the run or changing a byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerail.cli.render.units import counted
 from rerail.errors import RerailError, StateError, UsageError
 from rerail.ports import Store
 
-BROKEN_ARTIFACTS = 1  # exit code: the state is intact, what it speaks of is not
+BROKEN_ARTIFACTS = 1  # exit code: the state is intact, the artifacts are not
 
 
 @click.command(epilog="Example: rerail verify --all")
@@ -55,12 +55,12 @@ def _verified(store: Store, run_id: str, *, files: bool) -> dict[str, Any]:
 
 
 def _files(store: Store, run_id: str) -> dict[str, Any]:
-    """What the completed steps of a run claim, and where that does not hold."""
+    """Return the flaws in the artifacts of completed steps, and in their copies."""
     from rerail import api
 
     try:
         ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=store.base_dir).shown
-    except UsageError as error:  # the pipeline file is not in order: that is no fault of the run's
+    except UsageError as error:  # the pipeline file is invalid: that is not damage of the run
         return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
     units = ready.recording.state.units.values()
     kept = {

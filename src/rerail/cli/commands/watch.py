@@ -1,4 +1,4 @@
-"""`rerail watch`: the live view of a run that another process drives."""
+"""`rerail watch`: the live view of a run that another process executes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _draw(store: Store, run_id: str) -> LoadedRun:
 
 
 def _tell(store: Store, run_id: str) -> LoadedRun:
-    """Where nothing can be drawn: one line per event."""
+    """Print one line per event, where nothing can be drawn."""
     told = 0
     for latest in _changes(store, run_id):
         for seq, event in store.history(run_id) if latest.state.seq > told else ():
@@ -70,7 +70,7 @@ def _tell(store: Store, run_id: str) -> LoadedRun:
 
 
 def _changes(store: Store, run_id: str) -> Iterator[LoadedRun]:
-    """The run each time it has changed, until nobody drives it any more."""
+    """Yield the run each time it has changed, until it has no owner any more."""
     state, stamp = RunState(), ""
     while True:
         alive = store.ownership(run_id).alive

@@ -1,1 +1,1 @@
-"""What people see: terminals, tables, lines, the dashboard, plans, runs, events and summaries as text."""
+"""Output for people: terminals, tables, lines, the dashboard, plans, runs, events and summaries as text."""

@@ -1,4 +1,4 @@
-"""The board: a run at one moment, as lines of styled spans that fit a terminal. Pure; who draws it is elsewhere."""
+"""The dashboard: a run at one moment, as lines of styled spans that fit a terminal. Pure; it is drawn elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDEST_NAME = 32
 
 
 class AttemptGlance(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be seen of a running attempt from outside."""
+    """View of a running attempt from outside: its last line, progress and cost."""
 
     last_line: str = ""
     progress: Progress | None = None
@@ -35,18 +35,18 @@ class AttemptGlance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DashboardFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """What one picture is made of."""
+    """Input of one frame of the dashboard."""
 
     run_id: str
     state: RunState
     now: datetime
     glimpses: Mapping[Unit, AttemptGlance] = {}
-    tick: int = 0  # counts pictures, for what turns
-    live: bool = True  # still going on
+    tick: int = 0  # number of the frame, for the spinner
+    live: bool = True  # the run still goes on
 
 
 class Dashboard:
-    """Draws the runs of one pipeline."""
+    """Dashboard for the runs of one pipeline."""
 
     def __init__(self, pipeline: Pipeline, look: Terminal) -> None:
         order = topological({step.id: step.needs for step in pipeline.steps})
@@ -58,10 +58,10 @@ class Dashboard:
         names = [step.id for step in self._steps] + [hook.id for hook in pipeline.finally_]
         widest = max((*map(len, names), *(len(hook) + 2 for hook in self._hooks)), default=0)
         self._name_width = min(widest, WIDEST_NAME)
-        self._first_seen: dict[str, tuple[int, datetime]] = {}  # how far maps were when they were first drawn
+        self._first_seen: dict[str, tuple[int, datetime]] = {}  # closed items of maps when they were first drawn
 
     def lines(self, frame: DashboardFrame, width: int, height: int) -> list[Line]:
-        """The picture, at most so wide and so high."""
+        """Return the lines of a frame, within the given width and height."""
         shown = self._rows(frame)
         header = self._header(frame)
         room = max(height - 2, 1)
@@ -80,7 +80,7 @@ class Dashboard:
         return result[:height]
 
     def _rows(self, frame: DashboardFrame) -> list[Step]:
-        """Every step, and those hooks that something happened to, after what they follow."""
+        """Return every step, and the hooks that have begun, after the steps they follow."""
         rows: list[Step] = []
         for step in self._steps:
             rows.append(step)
@@ -88,7 +88,7 @@ class Dashboard:
         return rows + [hook for hook in self._pipeline.finally_ if frame.state.unit((hook.id, None)).status != "pending"]
 
     def _fitting(self, rows: Sequence[Step], frame: DashboardFrame, room: int) -> list[Step]:
-        """Where not everything fits: what runs, what failed, what is next, then the latest of the rest."""
+        """Return the steps to show where not all fit: running, failed, next, then the latest of the rest."""
         if len(rows) <= room:
             return list(rows)
         rank = {"running": 0, "failed": 1, "interrupted": 1, "pending": 2}
@@ -148,7 +148,7 @@ class Dashboard:
         return self._cut(line, width)
 
     def _workers(self, step: Step, frame: DashboardFrame, width: int) -> list[Line]:
-        """A line for everything that runs inside a step."""
+        """Return a line for every unit that runs inside a step."""
         lines: list[Line] = []
         for unit, known in frame.state.units.items():
             inside = unit[0].startswith(step.id + "/") or (unit[0] == step.id and unit[1] is not None)
@@ -166,7 +166,7 @@ class Dashboard:
         return lines
 
     def _of_items(self, step: Step, unit: UnitState, items: Items, frame: DashboardFrame) -> list[Span]:
-        """How far a map or loop is, how fast, and how long it will take."""
+        """Return the progress, the rate and the remaining time of a map or loop."""
         if items.is_loop:
             if unit.status != "running":
                 return [(f"{items.completed} iteration{'' if items.completed == 1 else 's'}", "dim")]
@@ -229,7 +229,7 @@ class Dashboard:
 
     @staticmethod
     def _inside(step: Step, unit: UnitState, frame: DashboardFrame) -> float:
-        """What a map or loop has cost by now: closed items, open ones, attempts under way."""
+        """Return the cost of a map or loop so far: closed items, open ones, attempts in flight."""
         inside = [
             known.metrics.get(COST, 0)
             for name, known in frame.state.units.items()
@@ -270,7 +270,7 @@ class Dashboard:
         return f"{full * filled}{empty * (BAR - filled)} {progress.done:g}/{progress.total:g}"
 
     def _cut(self, line: Line, width: int) -> Line:
-        """The line without what does not fit."""
+        """Cut a line to a width."""
         result: Line = []
         room = width
         for text, style in line:
@@ -283,7 +283,7 @@ class Dashboard:
 
 
 def remaining(progress: Progress, unit: UnitState, now: datetime) -> float | None:
-    """Seconds that are left if it goes on like this; None if nobody can tell yet."""
+    """Return the seconds left at the present rate; None if it is not known yet."""
     share = progress.share
     if not share or unit.started_at is None:
         return None

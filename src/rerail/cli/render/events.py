@@ -1,4 +1,4 @@
-"""Events in words."""
+"""Events as text for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rerail.text import one_line
 
 
 def sentence(event: ev.Event) -> str:
-    """An event in words."""
+    """Describe an event in one line."""
     if isinstance(event, ev.UnitEvent):
         return _unit_sentence(event)
     match event:

@@ -1,4 +1,4 @@
-"""`rerail show RUN STEP`: the items of a map, a page at a time."""
+"""Text of `rerail show RUN STEP`: the items of a map, a page at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = 50
 
 
 def show_items(store: Store, run_id: str, step: str, page: int, status: str | None, *, as_json: bool) -> int:
-    """Show a page of the items of a map that stand in a certain way, or all of them as JSON."""
+    """Print a page of the items of a map, all or those with a status, or all of them as JSON."""
     state = store.read(run_id).state
     unit = state.unit((step, None))
     if unit.items is None or unit.items.is_loop or not unit.items.total:

@@ -1,4 +1,4 @@
-"""Reporters for where nothing can be drawn again: one line per event, and groups where CI folds them."""
+"""Reporters for output that cannot be redrawn: one line per event, and groups where CI folds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUP_BYTES = 64 * 1024  # of a step's output, in a group
 
 
 class LineReporter:
-    """One time-stamped line per event on stderr."""
+    """Reporter of one time-stamped line per event on stderr."""
 
     def __init__(self, run_id: str, look: Terminal, *, quiet: bool, verbose: bool) -> None:
         self._run_id = run_id
@@ -28,10 +28,10 @@ class LineReporter:
         self._quiet = quiet
         self._verbose = verbose
         self._maps: set[str] = set()
-        self._told: dict[str, tuple[datetime, int]] = {}  # when a map was last spoken of, and how far it was
+        self._told: dict[str, tuple[datetime, int]] = {}  # last progress line of a map: its time, its closed items
 
     def attach(self, pipeline: Pipeline) -> None:
-        """Learn which steps are maps: of their items only failures are told, and how far they are now and then."""
+        """Note which steps are maps: of their items only failures are printed, and progress now and then."""
         self._maps = {step.id for _, step in every_step(pipeline) if isinstance(step.action, Map)}
 
     def _is_of_an_item(self, event: ev.Event) -> bool:
@@ -43,7 +43,7 @@ class LineReporter:
         return step in self._maps
 
     def _progress(self, event: ev.UnitEvent, state: RunState) -> str:
-        """A line about a map, if it is time for one."""
+        """Return a line about the progress of a map, if one is due; else ''."""
         items = state.unit((event.step, None)).items
         if items is None or items.is_loop:
             return ""
@@ -64,7 +64,7 @@ class LineReporter:
         line = sentence(event) if self._verbose or not _is_detail(event) else ""
         if self._is_of_an_item(event):
             assert isinstance(event, ev.UnitEvent)
-            # Of an item of several steps only that it failed, which says why; not each of them.
+            # Of an item of several steps only its failure, which has the cause; not each step.
             for_good = isinstance(event, ev.StepFailed) and event.retry_at is None and event.step in self._maps
             line = line if for_good else self._progress(event, state) if _closes(event) else ""
         if line and not self._quiet:
@@ -80,14 +80,14 @@ def _closes(event: ev.Event) -> bool:
 
 
 class GithubReporter:
-    """What a step printed, folded into a group once it has ended, and failures as annotations."""
+    """Reporter of a step's output, folded into a group once it has ended, and of failures as annotations."""
 
     def __init__(self, logs: RunLogs) -> None:
         self._logs = logs
         self._places: dict[str, tuple[str, int]] = {}
 
     def attach(self, pipeline: Pipeline, path: str) -> None:
-        """Learn where steps are declared, so that a failure can point there."""
+        """Note where steps are declared, so that a failure can point there."""
         self._places = {step.id: (path, step.line) for step in pipeline.steps}
 
     def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
@@ -96,7 +96,7 @@ class GithubReporter:
         output = self._output(attempt_name(event.unit, event.attempt))
         if output:
             say_raw(f"::group::{_escaped(printable(sentence(event)))}")
-            token = secrets.token_hex(8)  # what a step prints must not be taken for commands of ours
+            token = secrets.token_hex(8)  # the output of a step must not be taken for our commands
             say_raw(f"::stop-commands::{token}\n{output}\n::{token}::")
             say_raw("::endgroup::")
         if isinstance(event, ev.StepFailed) and event.retry_at is None and not event.allowed:
@@ -138,4 +138,4 @@ def _style(event: ev.Event) -> str:
 
 def _is_detail(event: ev.Event) -> bool:
     about_run = ev.RunStarted | ev.RunResumed | ev.RunFinished | ev.RunInterrupted | ev.RunPaused
-    return isinstance(event, about_run | ev.ArtifactsRestored | ev.StepInherited)  # told with the plan already
+    return isinstance(event, about_run | ev.ArtifactsRestored | ev.StepInherited)  # printed with the plan already

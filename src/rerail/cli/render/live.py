@@ -1,6 +1,6 @@
-"""The live view: the board, drawn again at most ten times a second, by a thread that cannot hold the run up.
+"""The live view: the dashboard, redrawn at most ten times a second, by a thread that cannot block the run.
 
-It keeps a state of its own, folded from the events it is told, so that it never looks at what the engine is changing.
+It keeps a state of its own, folded from the events it gets, so it never reads a state that the engine is changing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AWAY_SECONDS = 1.5
 
 
 def copied(state: RunState) -> RunState:
-    """A state that can be changed without changing this one."""
+    """Return a copy of a state that can be changed on its own."""
     units = {unit: copy.copy(known) for unit, known in state.units.items()}
     for known in units.values():
         if known.items is not None:
@@ -44,7 +44,7 @@ def copied(state: RunState) -> RunState:
 
 
 class _Aside:
-    """A time during which nothing is drawn."""
+    """Period during which nothing is drawn."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -52,7 +52,7 @@ class _Aside:
 
 
 class LiveView:
-    """A reporter that draws. Until it is attached to a run, and after it is closed, it shows nothing."""
+    """Reporter that draws the dashboard. Before `attach` and after `close` it shows nothing."""
 
     def __init__(self, run_id: str, glimpses: AttemptProbe, look: Terminal, frame_seconds: float = FRAME_SECONDS) -> None:
         self._run_id = run_id
@@ -76,7 +76,7 @@ class LiveView:
         self._inbox.put((seq, event))
 
     def replace(self, state: RunState) -> None:
-        """Show this state instead, for who reads a run that another process drives."""
+        """Show this state instead, for a run that another process executes."""
         self._inbox.put(state)
 
     def warn(self, message: str) -> None:
@@ -84,7 +84,7 @@ class LiveView:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave the screen to somebody else; then go on below what he wrote."""
+        """Leave the screen to other output; then continue below it."""
         aside = _Aside()
         self._inbox.put(aside)
         aside.begun.wait(FLUSH_SECONDS)
@@ -94,7 +94,7 @@ class LiveView:
             aside.over.set()
 
     def close(self) -> None:
-        """Draw the last picture and leave it standing; a terminal that does not take it is not waited for."""
+        """Draw the last frame and leave it on the screen; a terminal that does not take it is not waited for."""
         self._inbox.put(None)
         if self._thread is not None:
             self._thread.join(FLUSH_SECONDS)
@@ -108,7 +108,7 @@ class LiveView:
                 self._screen.close()
         except OSError:
             return  # the terminal is gone: the run is not
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the picture, the run must not become invisible
+        except Exception as error:  # noqa: BLE001 - whatever fails in drawing, the run must not become invisible
             say(f"rerail: the live view broke ({type(error).__name__}: {error}); going on in lines")
             self._tell_the_rest()
 
@@ -130,7 +130,7 @@ class LiveView:
                 return
 
     def _take(self, patience: float) -> bool:
-        """Take in what has come by now, waiting a little for it; False once there will be no more."""
+        """Apply all events and messages so far, waiting up to `patience` seconds; return False once closed."""
         try:
             item = self._inbox.get(timeout=patience) if patience else self._inbox.get_nowait()
             while item is not None:
@@ -179,7 +179,7 @@ def _in_background() -> bool:
 
 
 class _Screen:
-    """The terminal, by way of rich, which is imported only here."""
+    """Terminal by way of rich, which is imported only here."""
 
     def __init__(self, look: Terminal) -> None:
         from rich.console import Console
@@ -192,7 +192,7 @@ class _Screen:
         self._live = self._begin(Live)
 
     def _begin(self, live: Any) -> Any:
-        """A picture below whatever is on the screen now. The cursor stays: a killed process could not bring it back."""
+        """Begin a live area below the present output. The cursor stays: a killed process could not bring it back."""
         with contextlib.suppress(IndexError):  # there is none before the first
             self._console.clear_live()
         begun = live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
@@ -208,11 +208,11 @@ class _Screen:
             self._last = float("-inf")
             return
         now = time.monotonic()
-        if now - self._last > AWAY_SECONDS:  # we were stopped, or in the background: others wrote here since
+        if now - self._last > AWAY_SECONDS:  # we were suspended, or in the background: other output may be here
             self._live = self._begin(type(self._live))
         self._last = now
         width, height = self._size()
-        # What stays on the screen may be longer than it: it can be scrolled back to.
+        # The last frame may be longer than the screen: it can be scrolled back to.
         made = lines(width, 10_000 if last else max(height - 1, 2))
         texts = [Text.assemble(*line, no_wrap=True, overflow="crop") for line in made]
         if last:
@@ -220,7 +220,7 @@ class _Screen:
         self._live.update(Group(*texts), refresh=True)
 
     def _size(self) -> tuple[int, int]:
-        """The terminal's own word, at every picture: LINES and COLUMNS of a shell do not follow when it is resized."""
+        """Return the terminal's own size, for every frame: LINES and COLUMNS of a shell do not follow a resize."""
         try:
             size = os.get_terminal_size(STDERR)
         except OSError:
@@ -234,7 +234,7 @@ class _Screen:
             self._console.print(one_line(line, 2000), soft_wrap=True)
 
     def reopen(self) -> None:
-        """Draw again, below what others wrote."""
+        """Draw again, below other output."""
         self._live = self._begin(type(self._live))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Printing that can never fail or hold up a run: lines for people on stderr, JSON lines for programs on stdout."""
+"""Printing that never fails or blocks a run: lines for people on stderr, JSON lines for programs on stdout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Outlet:
-    """Writes in a thread of its own: whoever does not read what we print cannot hold the run up."""
+    """Writer thread: a reader that does not read our output cannot block the run."""
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[tuple[int, bytes] | threading.Event | None] = queue.SimpleQueue()
@@ -34,13 +34,13 @@ class _Outlet:
         self._lines.put((fd, data))
 
     def drain(self) -> None:
-        """Wait until what was printed so far is out, for as long as somebody seems to read."""
+        """Wait until the output so far is written, for as long as it seems to be read."""
         done = threading.Event()
         self._lines.put(done)
         done.wait(FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Let out what is left, for as long as somebody seems to read."""
+        """Write the remaining output, for as long as it seems to be read."""
         self._lines.put(None)
         self._thread.join(FLUSH_SECONDS)
 
@@ -57,7 +57,7 @@ _outlets: list[_Outlet] = []
 
 @contextlib.contextmanager
 def outlet() -> Iterator[_Outlet]:
-    """While active, nothing that is printed can block."""
+    """Print from a thread of its own, so that printing cannot block, while the context is active."""
     _outlets.append(_Outlet())
     try:
         yield _outlets[-1]
@@ -74,7 +74,7 @@ def _emit(fd: int, data: bytes) -> None:
 
 
 def _flush_stdout() -> None:
-    """Let out first what was printed first, also where stdout and stderr are one pipe."""
+    """Write earlier output first, also where stdout and stderr are one pipe."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
 
@@ -92,7 +92,7 @@ def say(text: str) -> None:
 
 
 def say_raw(text: str, end: str = "\n") -> None:
-    """Write a line to stderr that holds nothing from outside, or only what was made printable before."""
+    """Write a line to stderr that has no text from outside, or only text that is printable already."""
     _emit(STDERR, (text + end).encode(errors="backslashreplace"))
 
 
@@ -102,7 +102,7 @@ def print_json(value: object) -> None:
 
 
 def printable(text: str) -> str:
-    """Text without control characters, so that what a step prints cannot steer the terminal."""
+    """Return text without control characters, so that the output of a step cannot control the terminal."""
     text = without_escapes(text)
     if text.isprintable():
         return text
@@ -110,7 +110,10 @@ def printable(text: str) -> str:
 
 
 class JsonReporter:
-    """One event per line on stdout, written only once durable. Warnings are for whoever shows lines beside it, if any."""
+    """Reporter of one event per line on stdout, once it is durable.
+
+    Warnings are left to a reporter of lines beside it, unless it is `alone`.
+    """
 
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
@@ -124,7 +127,7 @@ class JsonReporter:
 
 
 class ReadingProgress:
-    """Says now and then how much was read, if that takes long."""
+    """Progress messages about bytes read, now and then, if reading takes long."""
 
     def __init__(self, slow: float = 1.0, again: float = 2.0) -> None:
         self._bytes = 0
@@ -133,6 +136,6 @@ class ReadingProgress:
 
     def __call__(self, count: int) -> None:
         self._bytes += count
-        if time.monotonic() > self._next:  # several threads may say it at once; nobody minds
+        if time.monotonic() > self._next:  # several threads may say it at once; that is harmless
             self._next = time.monotonic() + self._again
             say(f"rerail: proving artifacts, {size_text(self._bytes)} read so far")

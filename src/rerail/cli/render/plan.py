@@ -1,4 +1,4 @@
-"""What is said before a run goes on and after it has ended: the plan, the failure, the sum."""
+"""Text before and after an execution: the plan, the findings, the failure, the totals."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _DECISIONS = {
     "later": "dim",
 }
 SHOWN_LINES = 12
-MOST_CALM = 20  # lines about what is as it should be
+MOST_CALM = 20  # lines about intact artifacts
 
 
 def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Terminal) -> None:
-    """The plan before anything runs: for every step the decision, the reason, and what that saves."""
+    """Print the plan before anything runs: for every step the decision, the reason, and the saving."""
     for notice in notices:
         say(f"rerail: {notice}")
     rows: list[tuple[Cell, ...]] = []
@@ -68,7 +68,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
 
 
 def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Terminal) -> None:
-    """What the audit found and what was done about it, a line each; where the run starts again."""
+    """Print the findings of the audit and the restores, a line each; and the step where the run continues."""
     if lines:
         last = name(state.last_completed) if state.last_completed else ""
         if last and state.last_completed and state.unit(state.last_completed).status == "completed":
@@ -91,7 +91,7 @@ def _levelled(level: str, text: str, look: Terminal) -> str:
 
 
 def say_saved(plan: Plan, state: RunState) -> None:
-    """How much of the run does not have to be done again."""
+    """Print how much of the run is not repeated."""
     kept = [made for made in plan.decisions if made.kept]
     done = [made for made in plan.decisions if made.kept or (made.decision == "continue" and made.saved_seconds)]
     if not done:
@@ -106,7 +106,7 @@ def say_saved(plan: Plan, state: RunState) -> None:
 
 
 def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, look: Terminal) -> None:
-    """Everything about a failure that helps to fix it."""
+    """Print everything about a failure that helps to fix it."""
     if not look.unicode or not look.colour:
         _say_failure_plainly(error, output, logs)
         say(f"  next: {next_command}")
@@ -131,7 +131,7 @@ def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, lo
 
 
 def say_sum(run_id: str, status: str, state: RunState) -> None:
-    """How it all came out, in one line."""
+    """Print the result of the run in one line."""
     units = [
         unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
     ]
@@ -155,7 +155,7 @@ def say_sum(run_id: str, status: str, state: RunState) -> None:
 
 
 def say_dead_letters(run_id: str, state: RunState) -> None:
-    """That items failed for good is said wherever a run is said to have come to an end."""
+    """Print the items that failed permanently, at every end of a run."""
     dead = list(dead_letters(state))
     if dead:
         named = ", ".join(one_line(name(unit), 100) for unit in dead[:3]) + (
@@ -165,7 +165,7 @@ def say_dead_letters(run_id: str, state: RunState) -> None:
 
 
 def say_other_failures(state: RunState, shown: str) -> None:
-    """What failed besides the failure that was shown."""
+    """Print the failures besides the one that was shown."""
     for (step, item), unit in state.units.items():
         if (
             item is None

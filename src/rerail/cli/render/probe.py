@@ -1,4 +1,4 @@
-"""What can be seen of running attempts without asking whoever runs them: their logs and their progress files."""
+"""Probe of running attempts from outside the executing process: their logs and their progress files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rerail.text import one_line, without_escapes
 
 TAIL_BYTES = 2048
 ENDINGS = (".out", ".err", ".out.rest", ".err.rest", ".out.rest2", ".err.rest2")
-MOST = 64  # that anybody could look at
+MOST = 64  # more would not fit any screen
 
 
 class AttemptProbe:
-    """Looks at the attempts of one run."""
+    """Probe of the attempts of one run."""
 
     def __init__(self, logs: RunLogs, mark: Callable[[], str]) -> None:
         self._logs = logs
@@ -29,7 +29,7 @@ class AttemptProbe:
         self._costs: dict[str, tuple[int, float]] = {}
 
     def of(self, state: RunState) -> dict[Unit, AttemptGlance]:
-        """One for everything that runs itself, of the first so many."""
+        """Return a glance at every running attempt, up to a limit."""
         running = (
             (unit, known)
             for unit, known in state.units.items()
@@ -39,7 +39,7 @@ class AttemptProbe:
 
     @staticmethod
     def _groups(state: RunState, unit: Unit) -> tuple[str, ...]:
-        """The names of items that are several steps: what they do is told by these."""
+        """Return the step of an item that consists of several steps: these have glances of their own."""
         step, item = unit
         below = step + "/"
         inside = state.inner.get(item, ()) if item is not None else ()
@@ -54,7 +54,7 @@ class AttemptProbe:
         return AttemptGlance(last_line=self._last_line(name) if unit[1] is None else "", progress=progress, cost=cost)
 
     def _cost(self, prefix: str) -> float:
-        """What an attempt has cost by now; read again only when it has written more."""
+        """Return the cost of an attempt so far; read again only when its metrics file has grown."""
         try:
             size = os.stat(prefix + channels.METRICS).st_size
         except OSError:

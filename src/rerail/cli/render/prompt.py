@@ -1,4 +1,4 @@
-"""Asking a person at the terminal what an `approve` step wants to know."""
+"""Prompt at the terminal for `approve` steps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rerail.engine.spec import Answer, Ask
 from rerail.text import one_line
 
 STDIN = 0
-LOOK_SECONDS = 0.1  # between two looks whether a signal came
+LOOK_SECONDS = 0.1  # between two checks for a signal
 MOST_ANSWER = 1000
 
 
 def somebody_is_there() -> bool:
-    """Whether a person can be asked: one who sees what is written and can answer."""
+    """Return whether a person can see the output and answer: the terminal is interactive."""
     try:
         return os.isatty(STDIN) and os.isatty(STDERR) and os.tcgetpgrp(STDIN) == os.getpgrp()
     except OSError:
@@ -29,7 +29,7 @@ def somebody_is_there() -> bool:
 
 
 def who() -> str:
-    """The name of whoever is at the terminal."""
+    """Return the name of the user at the terminal."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -37,7 +37,7 @@ def who() -> str:
 
 
 def asker(aside: Callable[[], AbstractContextManager[None]], look: Terminal) -> Ask | None:
-    """Who asks, if there is anybody to ask; `aside` clears the screen for the question."""
+    """Return the prompt for `approve` steps, or None without a terminal; `aside` clears the screen for it."""
     if not somebody_is_there():
         return None
 
@@ -50,7 +50,7 @@ def asker(aside: Callable[[], AbstractContextManager[None]], look: Terminal) -> 
 
 def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Terminal) -> Answer:
     with contextlib.suppress(termios.error):
-        termios.tcflush(STDIN, termios.TCIFLUSH)  # what was typed before is no answer
+        termios.tcflush(STDIN, termios.TCIFLUSH)  # earlier input is no answer
     say_raw(f"\n{look.paint('?', 'yellow')} {look.paint(one_line(question, MOST_ANSWER), 'bold')}")
     while True:
         say_raw(f"  {one_line(step, 200)}: y to approve, n [reason] to reject, Enter to decide later")
@@ -65,7 +65,7 @@ def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Ter
 
 
 def _line(interrupted: Callable[[], bool]) -> str | None:
-    """A line from the terminal; None at its end, or if there is something more urgent."""
+    """Read a line from the terminal; None at its end, or once `interrupted` says so."""
     while not interrupted():
         if select.select([STDIN], [], [], LOOK_SECONDS)[0]:
             data = os.read(STDIN, MOST_ANSWER)

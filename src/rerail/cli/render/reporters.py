@@ -1,4 +1,4 @@
-"""How a run is shown while it goes on: drawn, in lines, in groups, as JSON; chosen by where our output goes."""
+"""Choice of reporters for a run: live view, lines, CI groups or JSON, by the output stream and the flags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerail.ports import Reporter, Store
 
 
 class Reporters:
-    """The reporters of one life of a run, from before it begins until after it has ended."""
+    """Reporters of one invocation, from before it begins until after it has ended."""
 
     def __init__(self, store: Store, run_id: str, *, quiet: bool, verbose: bool, as_json: bool) -> None:
         look = terminal_of(STDERR)
@@ -37,7 +37,7 @@ class Reporters:
             self.reporters.append(self._github)
 
     def attach(self, pipeline: Pipeline, state: RunState, path: str) -> None:
-        """What is run, and what was known of it when this life began."""
+        """Give the reporters the pipeline, and the state at the start of this invocation."""
         if self._view is not None:
             self._view.attach(pipeline, state)
         if self._lines is not None:
@@ -46,7 +46,7 @@ class Reporters:
             self._github.attach(pipeline, path)
 
     def aside(self) -> contextlib.AbstractContextManager[None]:
-        """While something else is on the screen, nothing is drawn over it."""
+        """Suspend drawing while something else is on the screen."""
         return self._view.aside() if self._view is not None else contextlib.nullcontext()
 
     def __enter__(self) -> Reporters:

@@ -1,4 +1,4 @@
-"""One run for people: an overview, its steps, its invocations, its error, what to type next."""
+"""Text of one run: an overview, its steps, its invocations, its error, the next command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORTH_A_ROW = ("running", "failed", "interrupted")  # of items: the others are 
 
 
 class RunView:
-    """Draws what is known of a run."""
+    """Text for the state of a run."""
 
     def __init__(self, checkpoint: Checkpoint, status: str, look: Terminal, within: Mapping[str, StepTotals]) -> None:
         self._checkpoint = checkpoint
@@ -37,7 +37,7 @@ class RunView:
         self._within = within
 
     def overview(self, logs: str, notices: Iterable[str]) -> list[str]:
-        """What it is and how it stands."""
+        """Return the lines about the run as a whole."""
         known = self._checkpoint
         paused = f" ({known.paused_for})" if known.paused_for else ""
         why = paused + until(known.paused_until) + (f": {known.status_reason}" if known.status_reason else "")
@@ -80,7 +80,7 @@ class RunView:
         return f"{amount('cost_usd', known.total_cost_usd)}, {amount('tokens', known.total_tokens)}{under_way}{saved}"
 
     def steps(self) -> list[str]:
-        """Every step in a row."""
+        """Return a table with a row for every step."""
         plain = [step for step in self._checkpoint.steps if step.item is None]
         items = [step for step in self._checkpoint.steps if step.item is not None and step.status in _WORTH_A_ROW]
         rows = [self._step(step) for step in (*plain, *items[:MOST_ITEMS])]
@@ -108,13 +108,13 @@ class RunView:
         )
 
     def _cost_of(self, step: StepRecord) -> float:
-        """Of a step of the pipeline: with all that is inside it."""
+        """Return the cost of a step; of a top-level step, with everything inside it."""
         if step.item is not None or "/" in step.id:
             return step.metrics.get(COST, 0)
         return self._within.get(step.id, NOTHING).cost_usd
 
     def artifacts(self) -> list[str]:
-        """What the steps produced, and what a glance tells of it."""
+        """Return a table of the artifacts, with the result of a quick check of each."""
         rows = [(step, record) for step in self._checkpoint.steps for record in step.artifacts]
         if not rows:
             return []
@@ -157,7 +157,7 @@ class RunView:
         return msgspec.json.encode(step.outputs).decode() if step.outputs else ""
 
     def invocations(self, records: Iterable[tuple[int, ev.Event]], *, alive: bool) -> list[str]:
-        """The processes that drove it: when each began and how it ended."""
+        """Return a table of the invocations: when each began and how it ended."""
         rows: list[list[str]] = []
         for _, event in records:
             match event:
@@ -178,7 +178,7 @@ class RunView:
         return table([*heads, *([(text, "") for text in row] for row in rows)], self._look, indent="  ")
 
     def error(self) -> list[str]:
-        """Why it failed, with the last that was printed."""
+        """Return why the run failed, with the last lines of output."""
         error = self._checkpoint.error
         if error is None:
             return []
@@ -189,7 +189,7 @@ class RunView:
 
 
 def progress_of(items: ItemsRecord) -> str:
-    """How far a map or loop is, in words."""
+    """Describe the progress of a map or loop."""
     if items.is_loop:
         return counted(items.completed, "iteration")
     told = [f"{items.completed} of {counted(items.total, 'item')}"]
@@ -198,20 +198,23 @@ def progress_of(items: ItemsRecord) -> str:
 
 
 def after_budget(reason: str, resume: str, spent: float) -> str:
-    """What to type when a budget is spent: dollars of a run are given on the command line, twice what was spent."""
+    """Return the next command when a budget is spent.
+
+    A budget of dollars of a run can be given on the command line: twice what was spent is suggested.
+    """
     if reason.startswith(DOLLARS_SPENT):
         return f"{resume} --budget-usd {max(math.ceil(spent * 2), 1)}"
     return f"raise that budget in the pipeline file, then {resume}"
 
 
 def has_got_anywhere(began: datetime | None, units: Iterable[UnitState | StepRecord]) -> bool:
-    """Whether anything was completed in the life that began then: if not, the same again would come to the same."""
+    """Return whether any unit completed in the invocation that began then: if not, a repetition would end the same."""
     ends = (unit.finished_at for unit in units if unit.status == "completed")
     return began is not None and any(at is not None and at >= began for at in ends)
 
 
 def next_command(run_id: str, known: Checkpoint, where: str) -> str:
-    """What to type about a run that is not completed."""
+    """Return the next command for a run that is not completed."""
     resume = f"rerail resume {run_id}{where}"
     if known.paused_for == "quota":
         return f"{resume} --wait"

@@ -1,4 +1,4 @@
-"""The last words of a life: how it ended, and what to type next."""
+"""Summary at the end of an invocation: how it ended, and the next command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rerail.ports import Store
 
 
 def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
-    """Say how it ended and what to type next; the exit code."""
+    """Print how the run ended and the next command; return the exit code."""
     end, run_id = result.end, result.run_id
     where = reach(store)
     resume_hint = f"rerail resume {run_id}{where}"
@@ -41,7 +41,7 @@ def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
     if end.status == "failed":
         _conclude_failure(result, where)
         return EXIT_STEP_FAILED
-    if end.reason:  # all is done, and it was more than there was a budget for
+    if end.reason:  # completed, and over its budget
         say(f"rerail: {end.reason}")
     if not quiet:
         say_sum(run_id, "completed", result.state)
@@ -67,7 +67,7 @@ def _conclude_failure(result: api.RunOutcome, where: str) -> None:
 
 
 def next_after_pause(end: RunResult, run_id: str, state: RunState, where: str) -> str:
-    """What to type to let a paused run go on."""
+    """Return the command that lets a paused run continue."""
     resume = f"rerail resume {run_id}{where}"
     match end.cause:
         case "quota":

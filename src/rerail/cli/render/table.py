@@ -16,7 +16,7 @@ _NARROWEST = 3
 
 
 def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", cut: int = -1) -> list[str]:
-    """The rows as lines. If they are too wide, column `cut` gives way (to anything that fits a terminal's line)."""
+    """Return the rows as lines. If they are too wide, column `cut` shrinks first, then the widest ones."""
     if not rows:
         return []
     cells = [[(text := one_line(raw, 2000), style, columns(text)) for raw, style in row] for row in rows]
@@ -24,7 +24,7 @@ def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", c
     room = look.width - len(indent) - len(_GAP) * (len(widths) - 1)
     if look.width and sum(widths) > room:
         widths[cut] = max(room - (sum(widths) - widths[cut]), _LEAST)
-        while sum(widths) > room and max(widths) > _NARROWEST:  # then whatever is widest gives way too
+        while sum(widths) > room and max(widths) > _NARROWEST:  # then the widest columns shrink too
             widths[widths.index(max(widths))] -= 1
     return [indent + _line(row, widths, look) for row in cells]
 
@@ -39,7 +39,7 @@ def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Term
 
 
 def fitted(text: str, width: int, look: Terminal) -> str:
-    """Text cut to so many columns, saying that it was."""
+    """Truncate text to a number of columns, with an ellipsis."""
     if columns(text) <= width:
         return text
     mark = "…" if look.unicode else "~"
@@ -53,7 +53,7 @@ def fitted(text: str, width: int, look: Terminal) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns a text takes on a terminal."""
+    """Return the number of columns that a text takes on a terminal."""
     return len(text) if text.isascii() else _wide_columns(text)
 
 

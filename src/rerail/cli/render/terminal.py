@@ -1,4 +1,4 @@
-"""How to look where our output goes: live or in lines, in colour or not, how wide, with which characters."""
+"""Capabilities of the terminal: live drawing, colour, width, characters."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _CODES = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", 
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
-    """What the place our output goes to can show."""
+    """Capabilities of an output stream."""
 
     live: bool = False  # lines can be drawn again
     colour: bool = False
     unicode: bool = True
-    width: int = 0  # columns; 0 where there is no end of a line
+    width: int = 0  # columns; 0: lines have no limit
     height: int = 24
     ci: Literal["", "plain", "github"] = ""
 
     def paint(self, text: str, style: str) -> str:
-        """Text in a style, where there are any."""
+        """Return text in a style, where there are styles."""
         return f"\033[{_CODES[style]}m{text}\033[0m" if self.colour and style and text else text
 
     def room(self, taken: int) -> int:
-        """How many columns are left in a line."""
+        """Return the number of columns left in a line."""
         return max(self.width - taken, 8) if self.width else 100_000
 
     def symbol(self, status: str) -> str:
-        """One character for a status."""
+        """Return one character for a status."""
         fancy, plain = _SYMBOLS.get(status, ("·", "."))
         return fancy if self.unicode else plain
 
@@ -84,7 +84,7 @@ def look(environ: Mapping[str, str], *, tty: bool, width: int, height: int = 24)
 
 
 def terminal_of(fd: int) -> Terminal:
-    """How one of our own streams looks."""
+    """Return the capabilities of one of our own streams."""
     try:
         tty = os.isatty(fd)
         size = os.get_terminal_size(fd) if tty else os.terminal_size((0, 0))
@@ -96,7 +96,7 @@ def terminal_of(fd: int) -> Terminal:
 
 
 def out_look() -> Terminal:
-    """How stdout looks."""
+    """Return the capabilities of stdout."""
     sys.stdout.flush()
     seen = terminal_of(1)
     spoken = "utf" in (sys.stdout.encoding or "utf").lower()

@@ -1,4 +1,4 @@
-"""Times and sums in words."""
+"""Durations, times and amounts as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rerail.core.money import amount
 
 
 def seconds(value: float | None) -> str:
-    """A duration for people."""
+    """Format a duration for people."""
     if value is None:
         return ""
     if value < 60:
@@ -20,7 +20,7 @@ def seconds(value: float | None) -> str:
 
 
 def span(text: str) -> float | None:
-    """A time as people type it, such as 12h or 30d, in seconds; None if it is none."""
+    """Parse a time such as 12h or 30d into seconds; None if it is not one."""
     from rerail.loaders.fields import parse_duration  # and with it all of YAML, which most commands do not need
 
     days = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)d", text)
@@ -28,7 +28,7 @@ def span(text: str) -> float | None:
 
 
 def age(created_at: str, now: datetime) -> str:
-    """How long ago that was."""
+    """Format the time since a moment."""
     try:
         then = datetime.fromisoformat(created_at.replace("Z", "+00:00"))
     except ValueError:
@@ -45,13 +45,13 @@ def clock(at: datetime) -> str:
 
 
 def moment(at: datetime, now: datetime | None = None) -> str:
-    """A time to come: the time of day, and the day if it is not today's."""
+    """Format a future time: the time of day, and the date if it is not today."""
     there, here = at.astimezone(), (now or datetime.now(UTC)).astimezone()
     return there.strftime("%H:%M" if there.date() == here.date() else "%Y-%m-%d %H:%M")
 
 
 def until(at: datetime | None, now: datetime | None = None) -> str:
-    """` until 15:30 (in 25 min 00 s)`, or nothing."""
+    """Format ` until 15:30 (in 25 min 00 s)`; '' without a time."""
     if at is None:
         return ""
     left = (at - (now or datetime.now(UTC))).total_seconds()
@@ -59,10 +59,10 @@ def until(at: datetime | None, now: datetime | None = None) -> str:
 
 
 def dollars(value: float) -> str:
-    """An amount, or nothing for none."""
+    """Format an amount; '' for zero."""
     return amount("cost_usd", value) if value else ""
 
 
 def counted(number: int, what: str) -> str:
-    """`1 step`, `2 steps`."""
+    """Format a count: `1 step`, `2 steps`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
