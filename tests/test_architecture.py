@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +50,62 @@ def test_modules_say_what_they_are_and_names_say_what_things_are(path: Path) -> 
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             assert not BANNED.search(node.name), node.name
+
+
+# Packages and modules whose docstrings and comments name things; the rest joins as it is rewritten.
+PLAIN = (
+    "adapters/",
+    "cli/",
+    "core/",
+    "durable/",
+    "kinds/",
+    "loaders/",
+    "errors.py",
+    "processes.py",
+    "text.py",
+    "walker.py",
+)
+# Words that only this project used for an invocation, an interruption, an output, a person.
+PRIVATE = re.compile(
+    r"\b(life|lives|driven|drives|cut off|hand(?:s|ed)? out|under way|somebody|nobody|whoever|he|him|his)\b",
+    re.IGNORECASE,
+)
+
+
+def vague() -> re.Pattern[str]:
+    """Return the measure of scripts/readability.py: words in a first line that stand where a noun belongs."""
+    spec = importlib.util.spec_from_file_location("readability", SOURCE.parent.parent / "scripts" / "readability.py")
+    assert spec is not None
+    assert spec.loader is not None
+    readability = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readability)
+    pattern: re.Pattern[str] = readability.VAGUE
+    return pattern
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings of a module with their lines, but those of commands, which are help texts."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            decorators = [ast.unparse(one) for one in getattr(node, "decorator_list", ())]
+            if not any(re.search(r"\.(command|group)\(", one) for one in decorators):
+                yield getattr(node, "lineno", 1), text
+
+
+def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
+    banned = vague()
+    found = []
+    for path in MODULES:
+        relative = str(path.relative_to(SOURCE))
+        if not relative.startswith(PLAIN):
+            continue
+        for line, text in docstrings(path):
+            if banned.search(text.partition("\n")[0]) or PRIVATE.search(text):
+                found.append(f"{relative}:{line} {text}")
+        with path.open(encoding="utf-8") as file:
+            comments = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
+        found += [f"{relative}:{one.start[0]} {one.string}" for one in comments if PRIVATE.search(one.string)]
+    assert not found, "name the type, the parameter or the process instead:\n" + "\n".join(found)
 
 
 def test_every_command_has_a_module_of_its_name() -> None:
