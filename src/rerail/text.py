@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-MOST_CHARACTERS = 400
+MAX_CHARACTERS = 400
 
 # CSI … final byte; OSC, DCS and the like up to their end; any other two-character sequence.
 _ESCAPES = re.compile("(?:\033\\[|\x9b)[0-?]*[ -/]*[@-~]|\033[]PX^_][^\007\033]*(?:\007|\033\\\\)?|\033[ -/]*[0-~]")
 
 
-def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
+def one_line(text: str, most: int = MAX_CHARACTERS) -> str:
     """Return one line of at most `most` characters, with everything that is not printable escaped."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() else _written_out(char) for char in text[: most + 1])

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 
 MAGIC = "*?["
-MOST_ENTRIES = 10_000_000  # that one pattern may read
+MAX_ENTRIES = 10_000_000  # that one pattern may read
 _AT_A_TIME = 1000  # entries between two calls of `is_stopping`
 
 
@@ -67,8 +67,8 @@ def matching(
             stack.append((path, at + 1))
         for entry in _entries(os.path.join(root, path), tolerant=tolerant):
             looked += 1
-            if looked > MOST_ENTRIES:
-                raise TooManyEntries(f"{pattern}: there are more than {MOST_ENTRIES} files and directories to look at")
+            if looked > MAX_ENTRIES:
+                raise TooManyEntries(f"{pattern}: there are more than {MAX_ENTRIES} files and directories to look at")
             if looked % _AT_A_TIME == 1 and is_stopping():
                 raise Stopped
             if entry.name.startswith(".") and not part.startswith("."):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rerail.adapters.clock import LocalZone
 from rerail.core.model import RateLimit, Retry, Run, Step
 from rerail.core.rate_limits import refused
-from rerail.core.retry import MOST_LONG_REFUSALS, MOST_REFUSALS, FailureFacts, RetryFacts, decide
-from rerail.core.retry_after import MOST_AHEAD, told_until
+from rerail.core.retry import MAX_LONG_REFUSALS, MAX_REFUSALS, FailureFacts, RetryFacts, decide
+from rerail.core.retry_after import MAX_AHEAD, told_until
 from rerail.engine.throttle import Throttle
 
 NOW = datetime(2026, 11, 16, 11, 30, tzinfo=UTC)
@@ -149,7 +149,7 @@ def test_a_told_time_is_ahead_and_not_too_far(text: str, later: timedelta, zone:
     at = (NOW + later).astimezone(timezone(timedelta(hours=zone)))
     for said in (text, f"try again in {text}", f"resets at {text}", f"retry-after: {text}"):
         until = told_until(said, at)
-        assert until is None or at <= until <= at + MOST_AHEAD
+        assert until is None or at <= until <= at + MAX_AHEAD
 
 
 # Where it is, the time there (the first of two, or the second), what is said, and the moment that is meant, in UTC.
@@ -278,7 +278,7 @@ def test_laws_of_the_decision(step: Step, symptoms: FailureFacts, around: RetryF
     assert step.rate_limit.recognised
     named = step.retry.attempts > 1 and (not step.retry.on or "rate_limit" in step.retry.on)
     assert step.idempotent or named, "nobody said that it may be repeated"
-    assert around.refusals < MOST_LONG_REFUSALS, "nobody is asked for ever"
+    assert around.refusals < MAX_LONG_REFUSALS, "nobody is asked for ever"
     told = told_until(symptoms.text, NOW)
     if told is not None:
         assert decision.delay >= (told - NOW).total_seconds(), "not before it may be asked"
@@ -300,11 +300,11 @@ def test_without_a_policy_refusals_are_waited_for_ever_longer_and_then_no_more()
     def delay(refusals: int) -> float | None:
         return decide(step, refusal, RetryFacts(failures=1, refusals=refusals, at=NOW, dice=0.5)).delay
 
-    waits = [delay(refusals) for refusals in range(MOST_LONG_REFUSALS)]
-    assert all(wait is not None for wait in waits[: MOST_LONG_REFUSALS - 1])
-    assert [wait for wait in waits[:MOST_REFUSALS] if wait] == sorted(wait for wait in waits[:MOST_REFUSALS] if wait)
-    assert (waits[MOST_REFUSALS] or 0) >= 900
-    assert delay(MOST_LONG_REFUSALS) is None
+    waits = [delay(refusals) for refusals in range(MAX_LONG_REFUSALS)]
+    assert all(wait is not None for wait in waits[: MAX_LONG_REFUSALS - 1])
+    assert [wait for wait in waits[:MAX_REFUSALS] if wait] == sorted(wait for wait in waits[:MAX_REFUSALS] if wait)
+    assert (waits[MAX_REFUSALS] or 0) >= 900
+    assert delay(MAX_LONG_REFUSALS) is None
 
 
 def test_a_policy_that_speaks_of_refusals_bounds_them() -> None:

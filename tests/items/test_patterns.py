@@ -140,10 +140,10 @@ def test_a_tree_that_is_deeper_than_python_goes(tmp_path: Path) -> None:
 def test_what_nobody_can_have_meant_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         (tmp_path / f"f{number}").touch()
-    monkeypatch.setattr(walker, "MOST_ENTRIES", 99)
+    monkeypatch.setattr(walker, "MAX_ENTRIES", 99)
     with pytest.raises(ItemListError, match="more than 99 files and directories to look at"):
         item_sources.read(Source(kind="glob", value="nothing*"), NOTHING, str(tmp_path))
-    monkeypatch.setattr(walker, "MOST_ENTRIES", 100)
-    monkeypatch.setattr(item_sources, "MOST_ITEMS", 99)
+    monkeypatch.setattr(walker, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(item_sources, "MAX_ITEMS", 99)
     with pytest.raises(ItemListError, match=r"more than 99 paths match \*"):
         item_sources.read(Source(kind="glob", value="*"), NOTHING, str(tmp_path))

@@ -13,10 +13,10 @@ from rerail import walker
 from rerail.core.expressions import jsonpath, language
 from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.render import pattern
-from rerail.core.item_list import MOST_ITEMS, ItemListError, ItemListStopped
+from rerail.core.item_list import MAX_ITEMS, ItemListError, ItemListStopped
 from rerail.core.model import Source
 
-MOST_FILE = 256 * 1024 * 1024
+MAX_FILE = 256 * 1024 * 1024
 
 
 def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], bool] = lambda: False) -> Any:
@@ -47,8 +47,8 @@ def _paths(wanted: str, work_dir: str, is_stopping: Callable[[], bool]) -> list[
         for path in walker.matching(work_dir, wanted, tolerant=True, is_stopping=is_stopping):
             if not end or os.path.isdir(os.path.join(work_dir, path)):
                 found.append(path + end)
-            if len(found) > MOST_ITEMS:
-                raise ItemListError(f"more than {MOST_ITEMS} paths match {wanted}")
+            if len(found) > MAX_ITEMS:
+                raise ItemListError(f"more than {MAX_ITEMS} paths match {wanted}")
     except walker.TooManyEntries as error:
         raise ItemListError(f"`over`: {error}") from None
     except walker.Stopped:
@@ -80,12 +80,12 @@ def _bytes(path: str, work_dir: str) -> bytes:
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ItemListError(f"{path} is not a regular file")
-            data = file.read(MOST_FILE + 1)
+            data = file.read(MAX_FILE + 1)
     except ItemListError:
         raise
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ItemListError(f"{path} cannot be read: {why}") from None
-    if len(data) > MOST_FILE:
-        raise ItemListError(f"{path} has more than {MOST_FILE} bytes")
+    if len(data) > MAX_FILE:
+        raise ItemListError(f"{path} has more than {MAX_FILE} bytes")
     return data

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rerail.core.money import MOST_COST
+from rerail.core.money import MAX_COST
 from rerail.errors import RunNotFound, UsageError
 from rerail.ports import Store
 from rerail.stores.locate import locate
@@ -22,7 +22,7 @@ class Dollars(click.FloatRange):
     """Option type for an amount of money; not NaN, which is in every range."""
 
     def __init__(self) -> None:
-        super().__init__(min=0, max=MOST_COST, min_open=True)
+        super().__init__(min=0, max=MAX_COST, min_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         amount = super().convert(value, param, ctx)

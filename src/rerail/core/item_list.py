@@ -16,8 +16,8 @@ from rerail.core.items import COMPLETED, FAILED, SKIPPED, first_duplicate, joine
 from rerail.core.model import Map
 from rerail.core.run_state import Unit
 
-MOST_BYTES = 100_000  # of one item: it travels in an environment variable
-MOST_ITEMS = 1_000_000
+MAX_BYTES = 100_000  # of one item: it travels in an environment variable
+MAX_ITEMS = 1_000_000
 KEY_BYTES = 200
 IN_ONE_RECORD = 1_000
 DIGEST_CHARS = 12
@@ -65,8 +65,8 @@ def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
         values = _sorted(values, action.sort, scope)
     begin, most = _number(action.offset, "offset", scope) or 0, _number(action.limit, "limit", scope)
     values = values[begin:] if most is None else values[begin : begin + most]
-    if len(values) > MOST_ITEMS:
-        raise ItemListError(f"{len(values)} items; {MOST_ITEMS} at most")
+    if len(values) > MAX_ITEMS:
+        raise ItemListError(f"{len(values)} items; {MAX_ITEMS} at most")
     keys = [_key(at, value, action.key, scope) for at, value in values]
     twice = first_duplicate(keys)
     if twice is not None:
@@ -126,9 +126,9 @@ def refuse_unfit(key: str, value: Any) -> None:
         size = len(_encode(value))
     except UnicodeEncodeError:
         raise ItemListError(f"item {_shown(key)} is not text that can be recorded") from None
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ItemListError(
-            f"item {_shown(key)} has {size} bytes; {MOST_BYTES} at most: put it into a file and let the item name that"
+            f"item {_shown(key)} has {size} bytes; {MAX_BYTES} at most: put it into a file and let the item name that"
         )
     if "\0" in key or _holds_nul(value):
         raise ItemListError(f"item {_shown(key)} holds a NUL character, which no process can be given")

@@ -12,7 +12,7 @@ from rerail.core.model import Budget
 from rerail.core.run_state import RunState
 
 COST = "cost_usd"
-MOST_COST = 1e9  # dollars, so that no sum of them loses a cent
+MAX_COST = 1e9  # dollars, so that no sum of them loses a cent
 TOKENS = ("input_tokens", "output_tokens")  # summed as `total_tokens`; the others are parts of these, or not, by vendor
 OTHER_TOKENS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # can only be spent: never below zero

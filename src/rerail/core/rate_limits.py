@@ -58,15 +58,15 @@ REFUSALS: Final = (
     ),
 )
 
-MOST_TEXT: Final = 8_000  # characters that are searched, half of them from the end
+MAX_TEXT: Final = 8_000  # characters that are searched, half of them from the end
 _SPACE: Final = re.compile(r"[^\S\n]+")
 _TALK: Final = re.compile(r"\bassert|\bexpected\b[^\n]{0,60}\b(?:got|but|received)\b", re.IGNORECASE)
 
 
 def heard(text: str) -> str:
     """Return the relevant text: without assertions about refusals, and short enough to be searched quickly."""
-    if len(text) > MOST_TEXT:  # the cause is at its beginning or at its end
-        text = f"{text[: MOST_TEXT // 2]}\n{text[-MOST_TEXT // 2 :]}"
+    if len(text) > MAX_TEXT:  # the cause is at its beginning or at its end
+        text = f"{text[: MAX_TEXT // 2]}\n{text[-MAX_TEXT // 2 :]}"
     return "\n".join(line for line in _SPACE.sub(" ", text).split("\n") if not _TALK.search(line))
 
 

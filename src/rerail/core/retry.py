@@ -13,10 +13,10 @@ import msgspec
 
 from rerail.core.model import Refusal, Retry, Step
 
-MOST_REFUSALS: Final = 10  # in a row, with ever longer waits; after that each wait is LONG_WAIT
-MOST_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
+MAX_REFUSALS: Final = 10  # in a row, with ever longer waits; after that each wait is LONG_WAIT
+MAX_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
 LONG_WAIT: Final = 900.0  # seconds, where the service did not say how long
-MOST_SPREAD: Final = 10.0  # seconds over which units that wait for the same moment are spread
+MAX_SPREAD: Final = 10.0  # seconds over which units that wait for the same moment are spread
 
 
 class RateLimitHit(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ def decide(step: Step, symptoms: FailureFacts, around: RetryFacts) -> RetryDecis
 def _after_refusal(step: Step, limit: RateLimitHit, around: RetryFacts) -> RetryDecision:
     """Decide after a refusal: a policy about refusals bounds them; without one they are waited for, up to a limit."""
     policy, past = step.retry, around.failures + around.refusals
-    most = policy.attempts if _speaks_of_refusals(policy) else MOST_LONG_REFUSALS
+    most = policy.attempts if _speaks_of_refusals(policy) else MAX_LONG_REFUSALS
     if past >= most:
         return RetryDecision(delay=None, why=f"refused {past} times in a row: {limit.name}", limit=limit)
     delay = _until(limit, policy, around)
@@ -129,8 +129,8 @@ def _until(limit: RateLimitHit, policy: Retry, around: RetryFacts) -> float:
     """Return the seconds to wait after a refusal: as long as the service said, or longer and longer."""
     if limit.until is not None:
         told = (limit.until - around.at).total_seconds()
-        return max(told + around.dice * min(told / 10, MOST_SPREAD), backoff(policy, around.refusals + 1, around.dice))
-    if limit.name == "quota" or around.refusals >= MOST_REFUSALS:
+        return max(told + around.dice * min(told / 10, MAX_SPREAD), backoff(policy, around.refusals + 1, around.dice))
+    if limit.name == "quota" or around.refusals >= MAX_REFUSALS:
         return LONG_WAIT * (1 + around.dice / 10)
     return backoff(policy, around.refusals + 1, around.dice)
 

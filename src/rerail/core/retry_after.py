@@ -13,8 +13,8 @@ from typing import Final
 
 from rerail.core.rate_limits import heard
 
-MOST_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" has just passed here
-MOST_AHEAD: Final = timedelta(days=31)  # a time further away is a misunderstanding
+MAX_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" has just passed here
+MAX_AHEAD: Final = timedelta(days=31)  # a time further away is a misunderstanding
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,2}\b|\d{1,9}(?:\.\d{1,9})?)"
@@ -97,7 +97,7 @@ def told_until(text: str, now: datetime) -> datetime | None:
             found = found and found.astimezone(UTC)
         except (ValueError, OverflowError):  # no such day, or a year out of range
             continue
-        if found and present - MOST_SKEW < found <= present + MOST_AHEAD:  # a moment long past says nothing
+        if found and present - MAX_SKEW < found <= present + MAX_AHEAD:  # a moment long past says nothing
             return max(found, present)
     return None
 
@@ -133,7 +133,7 @@ def _unit(word: str) -> float:
 
 
 def _later(now: datetime, seconds: float) -> datetime | None:
-    return now.astimezone(UTC) + timedelta(seconds=seconds) if seconds <= MOST_AHEAD.total_seconds() else None
+    return now.astimezone(UTC) + timedelta(seconds=seconds) if seconds <= MAX_AHEAD.total_seconds() else None
 
 
 def _http_date(text: str, _now: datetime) -> datetime | None:
@@ -182,7 +182,7 @@ def _next(match: re.Match[str], here: datetime) -> datetime | None:
     hour, half = int(match["hour"]), (match["half"] or "")[:1].lower()
     hour = hour % 12 + (12 if half == "p" else 0) if half else hour
     at = time(hour, int(match["minute"] or 0), int(match["second"] or 0))
-    since = here.astimezone(UTC) - MOST_SKEW
+    since = here.astimezone(UTC) - MAX_SKEW
     moments = (moment for day in _days(match, here.date()) for moment in _moments(datetime.combine(day, at, here.tzinfo)))
     return min((moment for moment in moments if moment > since), default=None)
 

@@ -9,23 +9,23 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
-_LEAST_DERIVED = 8  # a shorter encoded form would match innocent text
+_MIN_DERIVED = 8  # a shorter encoded form would match innocent text
 _LARGE = 2000  # bytes; a larger secret is only searched for in its commonest forms
 _PIECE = 256
-_LEAST_LINE = 12  # of a secret of several lines, lines this long are masked by themselves
+_MIN_LINE = 12  # of a secret of several lines, lines this long are masked by themselves
 
 
 def disguises(secret: str) -> tuple[set[str], set[str]]:
     """Return (forms, base64 forms) of a secret; the latter apart, because programs break them into lines."""
-    forms, folded = {secret, *(line for line in secret.splitlines() if len(line) >= _LEAST_LINE)}, set()
+    forms, folded = {secret, *(line for line in secret.splitlines() if len(line) >= _MIN_LINE)}, set()
     derived: set[str] = set()
     for text in {secret, secret.strip()} - {""}:  # a file's last newline is seldom printed
         raw = text.encode(errors="surrogateescape")
         large = len(raw) > _LARGE
         derived |= {text, raw.hex(), raw.hex().upper(), *(_in_json(text) if large else _escaped(text, raw))}
         folded |= {base64.b64encode(raw).decode()} if large else _base64(raw)
-    derived = {form for form in derived if len(form) >= _LEAST_DERIVED}
-    folded = {form for form in folded if len(form) >= _LEAST_DERIVED}
+    derived = {form for form in derived if len(form) >= _MIN_DERIVED}
+    folded = {form for form in folded if len(form) >= _MIN_DERIVED}
     return _pieces(forms | derived), _pieces(folded)
 
 

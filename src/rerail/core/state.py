@@ -214,7 +214,7 @@ __all__ = [
 ]
 
 
-MOST_TAIL: Final = 300  # characters of stderr that the state keeps of a failed item
+MAX_TAIL: Final = 300  # characters of stderr that the state keeps of a failed item
 
 
 def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) -> None:
@@ -288,7 +288,7 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
 
 def _brief(error: Failure) -> Failure:
     """Shorten the failure of an item for the state: there may be many, and the journal has it whole."""
-    tail = error.stderr_tail[-MOST_TAIL:]
+    tail = error.stderr_tail[-MAX_TAIL:]
     return msgspec.structs.replace(error, stderr_tail=tail, traceback="", variables={}, command="")
 
 

@@ -10,14 +10,14 @@ from typing import Any, TypeGuard
 import msgspec
 
 from rerail.core.events import Metrics
-from rerail.core.money import COST, COUNTED, MOST_COST, plus
+from rerail.core.money import COST, COUNTED, MAX_COST, plus
 
 MAX_BYTES = 1_000_000
-MOST_METRIC = 1e15  # so that no sum exceeds the numbers JSON can hold
+MAX_METRIC = 1e15  # so that no sum exceeds the numbers JSON can hold
 _NAMED = 5  # warnings about one channel that are shown
 
 _MODEL = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
-MOST_MODELS = 50  # of one attempt
+MAX_MODELS = 50  # of one attempt
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
@@ -63,8 +63,8 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
         if model is not None and not (isinstance(model, str) and _MODEL.fullmatch(model)):
             wrong.append(f"{channel} line {number}: model is not a name")
             model = None
-        if model is not None and len(models) >= MOST_MODELS and model not in models:
-            wrong.append(f"{channel} line {number}: more than {MOST_MODELS} models")
+        if model is not None and len(models) >= MAX_MODELS and model not in models:
+            wrong.append(f"{channel} line {number}: more than {MAX_MODELS} models")
             model = None
         own = models.setdefault(model, {}) if model else {}
         for name, value in found.items():
@@ -74,8 +74,8 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
                 wrong.append(f"{channel} line {number}: {name} is below zero, and was not counted")
             elif name in COUNTED and name != COST and value != int(value):
                 wrong.append(f"{channel} line {number}: {name} is not a whole number, and was not counted")
-            elif value > MOST_COST and name == COST:
-                wrong.append(f"{channel} line {number}: {name} is more than {MOST_COST:.0f}, and was not counted")
+            elif value > MAX_COST and name == COST:
+                wrong.append(f"{channel} line {number}: {name} is more than {MAX_COST:.0f}, and was not counted")
             else:
                 totals[name] = plus(totals.get(name, 0), value)
                 own[name] = plus(own.get(name, 0), value)
@@ -137,7 +137,7 @@ def _objects(data: bytes, channel: str, wrong: list[str]) -> Iterator[tuple[int,
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_METRIC
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_METRIC
 
 
 def parse_captured(data: bytes, size: int, form: str, most: int = MAX_BYTES) -> Any:
@@ -178,7 +178,7 @@ def typed(text: str) -> Any:
     return value if math.isfinite(value) and repr(value) == text else text
 
 
-_MOST = 2**63
+_INT64_BOUND = 2**63
 
 
 def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
@@ -196,7 +196,7 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
             if (
                 type(item) is bool
                 or (type(item) is str and item.isascii())
-                or (type(item) is int and -_MOST < item < _MOST)
+                or (type(item) is int and -_INT64_BOUND < item < _INT64_BOUND)
             ):
                 continue
             wrong = problem(item, f"{where}.{key}", depth + 1)
@@ -235,7 +235,7 @@ def _names(value: Any) -> int:
 
 
 def _scalar_problem(value: Any, where: str) -> str:
-    if type(value) is int and not -_MOST <= value < _MOST:
+    if type(value) is int and not -_INT64_BOUND <= value < _INT64_BOUND:
         return f"{where} is an integer beyond 64 bits; hand it out as text"
     if type(value) is float and not math.isfinite(value):
         return f"{where} is {value}, which JSON cannot hold"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from rerail.core.retry import MOST_SPREAD
+from rerail.core.retry import MAX_SPREAD
 
 FIRST_GAP: Final = 1.0  # seconds, at most: how long a refusal lasts says nothing about the pace after it
 MAX_GAP: Final = 60.0
@@ -72,7 +72,7 @@ class Throttle:
 
     def turn(self, dice: float) -> float:
         """Return when a waiting attempt may try: not all at the same moment."""
-        return self.opens + dice * min(self._delay / 2, MOST_SPREAD)
+        return self.opens + dice * min(self._delay / 2, MAX_SPREAD)
 
     def wait_for_pace(self, now: float) -> float | None:
         """Return when the next attempt may start, or None if it may now."""

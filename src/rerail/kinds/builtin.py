@@ -18,7 +18,7 @@ from rerail.ports import Attempt, FunctionWork, Kind, ProcessWork, Work
 
 USER_FILE_MODE = 0o666  # less the umask: a file of a step belongs to the user, it is not state
 
-MOST_BYTES = 100_000  # of one argument or variable; Linux allows 128 KiB
+MAX_BYTES = 100_000  # of one argument or variable; Linux allows 128 KiB
 
 _CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_child.py")
 
@@ -31,10 +31,10 @@ class Shell:
         script = attempt.action.script
         files: dict[str, bytes] = {}
         env: dict[str, str] = {}
-        room = MOST_BYTES * 3  # for all of them: the system bounds their sum too
+        room = MAX_BYTES * 3  # for all of them: the system bounds their sum too
         for name, value in attempt.values.items():
             size = len(value.encode())
-            if size < min(MOST_BYTES, room):
+            if size < min(MAX_BYTES, room):
                 room -= size
                 env[name] = value
             else:
@@ -42,7 +42,7 @@ class Shell:
                 path = f"{attempt.channel}.{name}"
                 files[path] = value.encode()
                 script = f"{name}=$(cat {shlex.quote(path)}; printf x); {name}=${{{name}%x}}\n{script}"
-        if len(script.encode()) < MOST_BYTES:
+        if len(script.encode()) < MAX_BYTES:
             return ProcessWork(argv=(*_shell(), "-c", script), files=files, env=env)
         path = f"{attempt.channel}.script"
         files[path] = script.encode()

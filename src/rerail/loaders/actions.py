@@ -17,7 +17,7 @@ OPTIONS = tuple(
 PLAIN = ("run", "python", "write")
 KINDS = (*PLAIN, "approve", *CONTROLLERS)
 APPROVE_OPTIONS = tuple("id name needs when allow_failure on_failure".split())
-MOST_CHECKS = 100
+MAX_CHECKS = 100
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _OUTPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

@@ -14,8 +14,8 @@ from rerail.loaders.fields import Fields, Problems, describe
 KEYS = tuple("path min_size max_size contains not_contains format schema optional temporary keep external".split())
 ONLY_MADE = ("temporary", "keep")  # options without a meaning for an input
 FORMATS = ("json", "yaml", "toml", "csv")
-MOST = 1_000
-MOST_PATH = 4_000
+MAX_ARTIFACTS = 1_000
+MAX_PATH = 4_000
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
 _UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -27,8 +27,10 @@ def read_artifacts(fields: Fields, key: str, problems: Problems) -> tuple[Artifa
     if node is None:
         return ()
     children = node.value if isinstance(node.value, list) else [node]
-    if len(children) > MOST:
-        problems.add(node, f"{len(children)} `{key}` of {fields.what}; {MOST} at most (a pattern takes in many files)")
+    if len(children) > MAX_ARTIFACTS:
+        problems.add(
+            node, f"{len(children)} `{key}` of {fields.what}; {MAX_ARTIFACTS} at most (a pattern takes in many files)"
+        )
         return ()
     made: dict[str, Artifact] = {}
     for child in children:
@@ -77,7 +79,7 @@ def _one(node: Node, key: str, what: str, problems: Problems) -> Artifact | None
 
 
 def _is_path(path: str, node: Node, key: str, problems: Problems, *, external: bool = False) -> bool:
-    if not path.strip() or "\0" in path or len(path) > MOST_PATH:
+    if not path.strip() or "\0" in path or len(path) > MAX_PATH:
         problems.add(node, f"`{key}`: {path[:60]!r} is no path")
         return False
     if os.path.isabs(path) and not external:

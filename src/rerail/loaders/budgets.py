@@ -11,8 +11,8 @@ from rerail.loaders.fields import Fields, Problems, describe
 
 BUDGET_KEYS = ("cost_usd", "tokens", "time", "on_exceed")
 RATE_LIMIT_KEYS = ("on", "pause_after")
-MOST_CONDITIONS = 100
-MOST_PATTERN = 1_000  # characters
+MAX_CONDITIONS = 100
+MAX_PATTERN = 1_000  # characters
 
 
 def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) -> Budget | None:
@@ -62,8 +62,8 @@ def read_conditions(node: Node | None, owner: str, what: str, problems: Problems
     if node is None:
         return ()
     wanted: list[str | int] = []
-    if isinstance(node.value, list) and len(node.value) > MOST_CONDITIONS:
-        problems.add(node, f"{len(node.value)} conditions in `on` of `{owner}`; {MOST_CONDITIONS} at most")
+    if isinstance(node.value, list) and len(node.value) > MAX_CONDITIONS:
+        problems.add(node, f"{len(node.value)} conditions in `on` of `{owner}`; {MAX_CONDITIONS} at most")
         return ()
     for child in node.value if isinstance(node.value, list) else [node]:
         value = child.value
@@ -77,8 +77,8 @@ def read_conditions(node: Node | None, owner: str, what: str, problems: Problems
 
 
 def _is_pattern(value: str, node: Node, owner: str, problems: Problems) -> bool:
-    if len(value) > MOST_PATTERN:
-        problems.add(node, f"`on` of `{owner}`: a pattern of {len(value)} characters; {MOST_PATTERN} at most")
+    if len(value) > MAX_PATTERN:
+        problems.add(node, f"`on` of `{owner}`: a pattern of {len(value)} characters; {MAX_PATTERN} at most")
         return False
     try:
         re.compile(value)

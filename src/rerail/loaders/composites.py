@@ -22,8 +22,8 @@ LOOP_KEYS = tuple("max_iterations until while delay stop_if_no_progress".split()
 SOURCES = ("glob", "lines", "json", "command")
 # Options of the controller itself; the others belong to the steps inside.
 OPTIONS = tuple("id name needs when env retry allow_failure on_failure inputs artifacts budget".split())
-MOST_PARALLEL = 10_000
-MOST_ITERATIONS = 1_000_000
+MAX_PARALLEL = 10_000
+MAX_ITERATIONS = 1_000_000
 
 
 def refuse_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
@@ -58,7 +58,7 @@ def read_map(fields: Fields, problems: Problems, known: VisibleNames, directory:
         sort=inside.bare(inner, "sort"),
         limit=_amount(inner, "limit", None),
         offset=_amount(inner, "offset", 0) or 0,
-        parallel=min(inner.count("parallel", 0), MOST_PARALLEL),
+        parallel=min(inner.count("parallel", 0), MAX_PARALLEL),
         max_failures=count,
         max_failures_percent=percent,
         on_item_failure=how,
@@ -176,8 +176,8 @@ def read_loop(fields: Fields, problems: Problems) -> Loop:
     if most is None:
         problems.add(inner.node, f"`loop` of {fields.what} has no `max_iterations`")
     count = inner.count("max_iterations", 1)
-    if count > MOST_ITERATIONS:
-        problems.add(most or inner.node, f"`max_iterations` of {fields.what} is {count}; {MOST_ITERATIONS} at most")
+    if count > MAX_ITERATIONS:
+        problems.add(most or inner.node, f"`max_iterations` of {fields.what} is {count}; {MAX_ITERATIONS} at most")
         count = 1
     stall = inner.get("stop_if_no_progress")
     return Loop(

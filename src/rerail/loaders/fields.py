@@ -17,7 +17,7 @@ LONGEST = 1e11  # seconds: some three thousand years
 PLANNED = frozenset("agent keep".split())
 
 
-MOST_PROBLEMS = 100
+MAX_PROBLEMS = 100
 
 
 class Problems:
@@ -42,7 +42,7 @@ class Problems:
     @property
     def many(self) -> bool:
         """Whether there are so many problems already that more would not be read."""
-        return len(self._found) >= MOST_PROBLEMS
+        return len(self._found) >= MAX_PROBLEMS
 
     @property
     def lines(self) -> list[str]:

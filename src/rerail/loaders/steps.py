@@ -15,7 +15,7 @@ from rerail.core.graph import Ancestors, find_cycle
 from rerail.core.model import Action, Artifact, Map, Step, Subpipeline
 from rerail.loaders.actions import (
     KINDS,
-    MOST_CHECKS,
+    MAX_CHECKS,
     OPTIONS,
     PLAIN,
     read_action,
@@ -30,8 +30,8 @@ from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
 
-MOST_STEPS = 10_000
-MOST_DEPTH = 8  # of maps, loops and pipelines in each other
+MAX_STEPS = 10_000
+MAX_DEPTH = 8  # of maps, loops and pipelines in each other
 TEXTS = ("env", "cwd", "with", "write", "approve", "inputs", "artifacts")  # that may hold expressions
 DEFAULTABLE = ("timeout", "retry", "env", "rate_limit")
 
@@ -168,8 +168,8 @@ class StepReader:
         if not isinstance(node.value, list) or not node.value:
             self._problems.add(node, f"{_key_of(prefix)} must be a list of at least one step")
             return ()
-        if len(node.value) > MOST_STEPS:
-            self._problems.add(node, f"{len(node.value)} steps; {MOST_STEPS} at most")
+        if len(node.value) > MAX_STEPS:
+            self._problems.add(node, f"{len(node.value)} steps; {MAX_STEPS} at most")
             return ()
         steps: list[Step] = []
         for position, child in enumerate(node.value, 1):
@@ -221,8 +221,8 @@ class StepReader:
 
     def _checks(self, fields: Fields) -> tuple[str, ...]:
         named = fields.names("checks") or ()
-        if len(named) > MOST_CHECKS:
-            self._problems.add(fields.node, f"{len(named)} `checks` of {fields.what}; {MOST_CHECKS} at most")
+        if len(named) > MAX_CHECKS:
+            self._problems.add(fields.node, f"{len(named)} `checks` of {fields.what}; {MAX_CHECKS} at most")
             return ()
         for text, node in named:
             if not text.strip() or "\0" in text:
@@ -273,8 +273,8 @@ class StepReader:
             directory=around.directory,
             include=around.include,
         )
-        if inner.depth > MOST_DEPTH:
-            self._problems.add(fields.node, f"{fields.what} is inside {MOST_DEPTH} others already")
+        if inner.depth > MAX_DEPTH:
+            self._problems.add(fields.node, f"{fields.what} is inside {MAX_DEPTH} others already")
             return action
         if isinstance(action, Subpipeline):
             assert around.include is not None

@@ -22,8 +22,8 @@ from rerail.core.money import OTHER_TOKENS, TOKENS, amount, tokens
 from rerail.errors import RerailError, UsageError
 
 WIDEST_BAR = 24
-_LEAST_BAR = 4
-_LEAST_NAME = 12
+_MIN_BAR = 4
+_MIN_NAME = 12
 _GAP = "  "
 # Columns in the order in which a narrow terminal leaves them out.
 _FIRST_TO_GO = ("REASONING", "CACHE WRITE", "CACHE READ", "LOST", "TIME", "OUT", "IN", "ATTEMPTS")
@@ -95,10 +95,10 @@ def lines(rows: list[Sum], total: Sum, by: str, look: Terminal) -> list[str]:
     found = _columns(sums)
     longest = max(columns(one.name) for one in sums)
     unwanted = [head for head in _FIRST_TO_GO if head in found]
-    while _room(found, look) < min(longest, _LEAST_NAME) and unwanted:
+    while _room(found, look) < min(longest, _MIN_NAME) and unwanted:
         del found[unwanted.pop(0)]
     room = _room(found, look)
-    width = min(longest, max(room, _LEAST_NAME))
+    width = min(longest, max(room, _MIN_NAME))
     bar_room = min(WIDEST_BAR, room - width - len(_GAP))
     most = max((one.cost_usd for one in rows), default=0) or 1
     block = "█" if look.unicode else "#"
@@ -107,7 +107,7 @@ def lines(rows: list[Sum], total: Sum, by: str, look: Terminal) -> list[str]:
     for at, one in enumerate(sums):
         style = "" if at < len(rows) else "bold"
         shown.append([(fitted(one.name, width, look), style), *((cells[at], style) for cells in found.values())])
-    if bar_room >= _LEAST_BAR:
+    if bar_room >= _MIN_BAR:
         for at, row in enumerate(shown):
             bar = block * round(rows[at - 1].cost_usd / most * bar_room) if 0 < at <= len(rows) else ""
             row.append((bar, ""))

@@ -16,7 +16,7 @@ from rerail.cli.render.terminal import STYLES, Terminal, out_look
 from rerail.cli.render.units import age, dollars, moment, seconds
 from rerail.errors import UsageError
 
-MOST_PARAMS = 4  # that get a column each
+MAX_PARAMS = 4  # that get a column each
 
 
 @click.command(name="list", epilog="Example: rerail list --status crashed")
@@ -90,7 +90,7 @@ def _table(rows: list[dict[str, Any]], look: Terminal) -> None:
 def _shared_params(rows: list[dict[str, Any]]) -> list[str]:
     """Return the params that get a column each: where all runs have the same few."""
     names = {tuple(row["params"]) for row in rows if row["status"] != "damaged"}
-    return list(names.pop()) if len(names) == 1 and len(next(iter(names))) <= MOST_PARAMS else []
+    return list(names.pop()) if len(names) == 1 and len(next(iter(names))) <= MAX_PARAMS else []
 
 
 def _params(row: dict[str, Any], columns: list[str]) -> list[Cell]:

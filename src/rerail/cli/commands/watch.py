@@ -20,7 +20,7 @@ from rerail.core.state import RunState, shown_status
 from rerail.ports import LoadedRun, Store
 
 POLL_SECONDS = 0.1
-MOST_SHARE = 5  # reading takes at most a fifth of the time
+IDLE_FACTOR = 5  # reading takes at most a fifth of the time
 
 
 @click.command(epilog="Example: rerail watch last")
@@ -83,4 +83,4 @@ def _changes(store: Store, run_id: str) -> Iterator[LoadedRun]:
         if not alive:
             yield store.read(run_id)
             return
-        time.sleep(max(POLL_SECONDS, (time.monotonic() - began) * MOST_SHARE))
+        time.sleep(max(POLL_SECONDS, (time.monotonic() - began) * IDLE_FACTOR))

@@ -27,7 +27,7 @@ _DECISIONS = {
     "later": "dim",
 }
 SHOWN_LINES = 12
-MOST_CALM = 20  # lines about intact artifacts
+MAX_INTACT_LINES = 20  # lines about intact artifacts
 
 
 def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Terminal) -> None:
@@ -74,10 +74,10 @@ def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, loo
         if last and state.last_completed and state.unit(state.last_completed).status == "completed":
             say_raw(_levelled("info", f"checkpoint says {last} completed", look))
         calm = [line for line in lines if line[0] == "info"]
-        shown = list(lines) if len(calm) <= MOST_CALM else [line for line in lines if line[0] != "info"]
+        shown = list(lines) if len(calm) <= MAX_INTACT_LINES else [line for line in lines if line[0] != "info"]
         for level, text in shown:
             say_raw(_levelled(level, text, look))
-        if len(calm) > MOST_CALM:
+        if len(calm) > MAX_INTACT_LINES:
             say_raw(_levelled("info", f"{len(calm)} artifacts intact", look))
         first = next((made for made in plan.decisions if not made.kept), None)
         if first is not None:

@@ -16,7 +16,7 @@ from rerail.text import one_line, without_escapes
 
 TAIL_BYTES = 2048
 ENDINGS = (".out", ".err", ".out.rest", ".err.rest", ".out.rest2", ".err.rest2")
-MOST = 64  # more would not fit any screen
+MAX_ATTEMPTS = 64  # more would not fit any screen
 
 
 class AttemptProbe:
@@ -35,7 +35,9 @@ class AttemptProbe:
             for unit, known in state.units.items()
             if known.status == "running" and known.items is None and unit[0] not in self._groups(state, unit)
         )
-        return {unit: self._glimpse(attempt_name(unit, known.attempts), unit) for unit, known in islice(running, MOST)}
+        return {
+            unit: self._glimpse(attempt_name(unit, known.attempts), unit) for unit, known in islice(running, MAX_ATTEMPTS)
+        }
 
     @staticmethod
     def _groups(state: RunState, unit: Unit) -> tuple[str, ...]:

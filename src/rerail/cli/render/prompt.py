@@ -17,7 +17,7 @@ from rerail.text import one_line
 
 STDIN = 0
 LOOK_SECONDS = 0.1  # between two checks for a signal
-MOST_ANSWER = 1000
+MAX_ANSWER = 1000
 
 
 def somebody_is_there() -> bool:
@@ -51,7 +51,7 @@ def asker(aside: Callable[[], AbstractContextManager[None]], look: Terminal) -> 
 def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Terminal) -> Answer:
     with contextlib.suppress(termios.error):
         termios.tcflush(STDIN, termios.TCIFLUSH)  # earlier input is no answer
-    say_raw(f"\n{look.paint('?', 'yellow')} {look.paint(one_line(question, MOST_ANSWER), 'bold')}")
+    say_raw(f"\n{look.paint('?', 'yellow')} {look.paint(one_line(question, MAX_ANSWER), 'bold')}")
     while True:
         say_raw(f"  {one_line(step, 200)}: y to approve, n [reason] to reject, Enter to decide later")
         say_raw("  > ", end="")
@@ -68,6 +68,6 @@ def _line(interrupted: Callable[[], bool]) -> str | None:
     """Read a line from the terminal; None at its end, or once `interrupted` says so."""
     while not interrupted():
         if select.select([STDIN], [], [], LOOK_SECONDS)[0]:
-            data = os.read(STDIN, MOST_ANSWER)
+            data = os.read(STDIN, MAX_ANSWER)
             return data.decode(errors="replace") if data else None
     return None

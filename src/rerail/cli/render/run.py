@@ -22,8 +22,8 @@ from rerail.core.state import UnitState, name
 from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
-MOST_ARTIFACTS = 200
-MOST_ITEMS = 20
+MAX_ARTIFACTS = 200
+MAX_ITEMS = 20
 _WORTH_A_ROW = ("running", "failed", "interrupted")  # of items: the others are counted
 
 
@@ -83,9 +83,9 @@ class RunView:
         """Return a table with a row for every step."""
         plain = [step for step in self._checkpoint.steps if step.item is None]
         items = [step for step in self._checkpoint.steps if step.item is not None and step.status in _WORTH_A_ROW]
-        rows = [self._step(step) for step in (*plain, *items[:MOST_ITEMS])]
-        if len(items) > MOST_ITEMS:
-            more = f"and {len(items) - MOST_ITEMS} more items: rerail show {self._checkpoint.run_id} STEP"
+        rows = [self._step(step) for step in (*plain, *items[:MAX_ITEMS])]
+        if len(items) > MAX_ITEMS:
+            more = f"and {len(items) - MAX_ITEMS} more items: rerail show {self._checkpoint.run_id} STEP"
             rows.append(((more, "dim"), *[("", "")] * 5))
         heads = ("STEP", "STATUS", "TOOK", "ATTEMPTS", "COST", "")
         used = [at for at in range(len(heads)) if any(row[at][0] for row in rows)]
@@ -119,7 +119,7 @@ class RunView:
         if not rows:
             return []
         cells: list[list[Cell]] = [[(head, "dim") for head in ("ARTIFACT", "OF", "SIZE", "SHA256", "STATE")]]
-        for step, record in rows[:MOST_ARTIFACTS]:
+        for step, record in rows[:MAX_ARTIFACTS]:
             many = f", {counted(record.files, 'file')}" if record.kind == "tree" else ""
             style = "" if record.state == "intact" else "yellow"
             cells.append(
@@ -131,8 +131,8 @@ class RunView:
                     (record.state + ("" if record.internal.kept else ", no copy kept"), style),
                 ]
             )
-        if len(rows) > MOST_ARTIFACTS:
-            cells.append([(f"and {len(rows) - MOST_ARTIFACTS} more", "dim"), ("", ""), ("", ""), ("", ""), ("", "")])
+        if len(rows) > MAX_ARTIFACTS:
+            cells.append([(f"and {len(rows) - MAX_ARTIFACTS} more", "dim"), ("", ""), ("", ""), ("", ""), ("", "")])
         return table(cells, self._look, indent="  ")
 
     @staticmethod

@@ -11,7 +11,7 @@ from rerail.text import one_line
 
 Cell = tuple[str, str]  # text, style
 _GAP = "  "
-_LEAST = 8  # columns that a cut cell keeps
+_MIN_CUT = 8  # columns that a cut cell keeps
 _NARROWEST = 3
 
 
@@ -23,7 +23,7 @@ def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", c
     widths = [max(row[at][2] for row in cells) for at in range(len(cells[0]))]
     room = look.width - len(indent) - len(_GAP) * (len(widths) - 1)
     if look.width and sum(widths) > room:
-        widths[cut] = max(room - (sum(widths) - widths[cut]), _LEAST)
+        widths[cut] = max(room - (sum(widths) - widths[cut]), _MIN_CUT)
         while sum(widths) > room and max(widths) > _NARROWEST:  # then the widest columns shrink too
             widths[widths.index(max(widths))] -= 1
     return [indent + _line(row, widths, look) for row in cells]

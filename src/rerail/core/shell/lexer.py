@@ -21,9 +21,9 @@ Place = Literal["bare", "double", "single", "ansi", "arithmetic", "comment"]
 MARK = "\0"  # cannot occur in a script
 
 _LEADING = ("if", "then", "else", "elif", "while", "until", "do", "!", "time")
-MOST_NESTED = 50
-MOST_DOCUMENTS = 200
-MOST_IN_BRACES = 10_000  # characters of one ${…}
+MAX_NESTED = 50
+MAX_DOCUMENTS = 200
+MAX_IN_BRACES = 10_000  # characters of one ${…}
 _BLANK = " \t\n;&|()<>"
 _DEFAULTING = re.compile(r"[#!]?[\w@*?$!-]+(\[[^\]]*\])?:?[-=?+]")
 _SLICING = re.compile(r"!?[\w@*?$!#-]+(\[[^\]]*\])?:(?![-=?+])")
@@ -316,8 +316,8 @@ class _Lexer:
         if document is None:
             return False
         self._documents += 1
-        if self._documents > MOST_DOCUMENTS:
-            raise NotAllowedHere(0, f"more than {MOST_DOCUMENTS} here-documents in a script with expressions")
+        if self._documents > MAX_DOCUMENTS:
+            raise NotAllowedHere(0, f"more than {MAX_DOCUMENTS} here-documents in a script with expressions")
         if MARK in document.delimiter:
             raise NotAllowedHere(len(self._slots), "an expression cannot be the delimiter of a here-document")
         self._at = document.end
@@ -359,8 +359,8 @@ class _Lexer:
     def _hole(self, place: Place) -> None:
         if self._text[self._at - 1 : self._at] == "\\" and place in ("bare", "double") and not self._is_escaped():
             raise NotAllowedHere(len(self._slots), "an expression cannot follow a backslash")
-        if any(frame.kind == "param" and self._at - frame.start > MOST_IN_BRACES for frame in self._stack):
-            raise NotAllowedHere(len(self._slots), f"more than {MOST_IN_BRACES} characters in one ${{…}}")
+        if any(frame.kind == "param" and self._at - frame.start > MAX_IN_BRACES for frame in self._stack):
+            raise NotAllowedHere(len(self._slots), f"more than {MAX_IN_BRACES} characters in one ${{…}}")
         quoted_from = self._quoted_from()
         in_document = self._stack[0].kind == "heredoc" and all(frame.kind != "sub" for frame in self._stack)
         if self._calculates(quoted_from, in_document=in_document):
@@ -392,9 +392,9 @@ class _Lexer:
     def _push(self, kind: str, width: int) -> None:
         self._at += width
         self._stack.append(_Frame(kind, self._at))
-        if len(self._stack) > MOST_NESTED:
+        if len(self._stack) > MAX_NESTED:
             raise NotAllowedHere(
-                max(len(self._slots) - 1, 0), f"expressions in shell text nested deeper than {MOST_NESTED} levels"
+                max(len(self._slots) - 1, 0), f"expressions in shell text nested deeper than {MAX_NESTED} levels"
             )
 
     def _pop(self) -> None:

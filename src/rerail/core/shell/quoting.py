@@ -18,7 +18,7 @@ VARIABLE = "RERAIL_VALUE_"
 
 # How a variable V is referred to in each place: quotes are closed around it and opened again.
 _REFERENCES = {"bare": '"V"', "double": "V", "single": "'\"V\"'", "ansi": "'\"V\"$'"}
-MOST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 
 _NUMBER = re.compile(r"-?[0-9]{1,40}")
 _LONE_DOLLAR = re.compile(r"(?:^|[^\\$])(?:\\\\)*(?:\$\$)*\$$")
@@ -79,7 +79,7 @@ def fill(places: Slots, values: Sequence[str], env: Mapping[str, str] = {}) -> t
 
 def _number(value: str, before: str, index: int) -> str:
     """Write a number for shell arithmetic, without blanks, which would end a word of `let`; raise ValueRefused."""
-    if not _NUMBER.fullmatch(value) or abs(int(value)) > MOST:
+    if not _NUMBER.fullmatch(value) or abs(int(value)) > MAX_INT64:
         raise ValueRefused(
             "only a whole number of up to 64 bits can stand where the shell calculates (use `| int` or `| round | int`)",
             index=index,
