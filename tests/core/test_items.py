@@ -14,7 +14,7 @@ from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.dead_letters import dead_letters
 from rerail.core.expressions import jsonpath
-from rerail.core.item_list import ItemList, diff, made, recorded, records
+from rerail.core.item_list import ItemList, diff, recorded, records, with_digest
 from rerail.core.items import allowed_failures, depth_of, joined, key_of, parent_of, ranges, set_ranges
 from rerail.core.model import Pipeline
 from rerail.core.progress import is_better, watched
@@ -63,7 +63,7 @@ def test_marks_are_told_and_read_back(marks: bytearray) -> None:
 )
 def test_a_new_list_keeps_exactly_what_is_the_same(old: dict[str, int], new: dict[str, int], data: st.DataObject) -> None:
     marks = bytearray(data.draw(st.lists(st.integers(0, 3), min_size=len(old), max_size=len(old))))
-    before, after = made(list(old), list(old.values())), made(list(new), list(new.values()))
+    before, after = with_digest(list(old), list(old.values())), with_digest(list(new), list(new.values()))
     kept = diff(before, marks, after)
 
     for index, key in enumerate(new):
@@ -78,7 +78,7 @@ def test_a_new_list_keeps_exactly_what_is_the_same(old: dict[str, int], new: dic
 
 
 def test_a_long_list_takes_several_records_and_half_of_it_is_none() -> None:
-    listing = made([f"item-{number}" for number in range(2500)], None)
+    listing = with_digest([f"item-{number}" for number in range(2500)], None)
     events = list(records(("m", None), listing, AT))
 
     assert len(events) == 3

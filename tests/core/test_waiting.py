@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rerail.adapters.clock import LocalZone
 from rerail.core.model import RateLimit, Retry, Run, Step
-from rerail.core.rate_limits import refused
+from rerail.core.rate_limits import classify
 from rerail.core.retry import MAX_LONG_REFUSALS, MAX_REFUSALS, FailureFacts, RetryFacts, decide
-from rerail.core.retry_after import MAX_AHEAD, told_until
+from rerail.core.retry_after import MAX_AHEAD, parse_retry_after
 from rerail.engine.throttle import Throttle
 
 NOW = datetime(2026, 11, 16, 11, 30, tzinfo=UTC)
@@ -119,19 +119,19 @@ NOT_SAID = [
 
 @pytest.mark.parametrize(("text", "kind", "seconds"), SAID, ids=[text[:40] for text, _, _ in SAID])
 def test_what_services_say_is_understood(text: str, kind: str, seconds: float | None) -> None:
-    assert refused(text, "", 1) == kind
-    until = told_until(text, NOW)
+    assert classify(text, "", 1) == kind
+    until = parse_retry_after(text, NOW)
     assert (until and (until - NOW).total_seconds()) == (None if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize("text", NOT_SAID)
 def test_what_only_looks_like_it_is_none(text: str) -> None:
-    assert refused(text, "ExitCode", 1) is None
+    assert classify(text, "ExitCode", 1) is None
 
 
 def test_an_exit_code_and_an_exception_say_it_too() -> None:
-    assert refused("", "", 75) == "rate limit"
-    assert refused("", "RateLimitError", None) == "rate limit"
+    assert classify("", "", 75) == "rate limit"
+    assert classify("", "RateLimitError", None) == "rate limit"
 
 
 @pytest.mark.parametrize("word", ["again", "retry", "retry-after", "wait", "resets", "until", "hit", "exceed", "http"])
@@ -139,8 +139,8 @@ def test_an_exit_code_and_an_exception_say_it_too() -> None:
 def test_nothing_takes_long_however_long_it_is(word: str, filler: str) -> None:
     """What grows faster than its text does not come to an end here."""
     text = word + filler * 200_000
-    assert refused(text, "", 1) in (None, "rate limit")
-    until = told_until(text, NOW)
+    assert classify(text, "", 1) in (None, "rate limit")
+    until = parse_retry_after(text, NOW)
     assert until is None or until > NOW
 
 
@@ -148,7 +148,7 @@ def test_nothing_takes_long_however_long_it_is(word: str, filler: str) -> None:
 def test_a_told_time_is_ahead_and_not_too_far(text: str, later: timedelta, zone: int) -> None:
     at = (NOW + later).astimezone(timezone(timedelta(hours=zone)))
     for said in (text, f"try again in {text}", f"resets at {text}", f"retry-after: {text}"):
-        until = told_until(said, at)
+        until = parse_retry_after(said, at)
         assert until is None or at <= until <= at + MAX_AHEAD
 
 
@@ -186,7 +186,7 @@ CHANGES = [
 @pytest.mark.parametrize(("place", "wall", "fold", "said", "meant"), CHANGES)
 def test_a_time_of_day_is_the_one_that_clocks_will_show(place: str, wall: str, fold: int, said: str, meant: str) -> None:
     now = datetime.fromisoformat(wall).replace(tzinfo=ZoneInfo(place), fold=fold)
-    assert told_until(f"usage limit reached, {said}", now) == datetime.fromisoformat(meant + "+00:00")
+    assert parse_retry_after(f"usage limit reached, {said}", now) == datetime.fromisoformat(meant + "+00:00")
 
 
 PLACES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Kathmandu", "UTC"]
@@ -279,7 +279,7 @@ def test_laws_of_the_decision(step: Step, symptoms: FailureFacts, around: RetryF
     named = step.retry.attempts > 1 and (not step.retry.on or "rate_limit" in step.retry.on)
     assert step.idempotent or named, "nobody said that it may be repeated"
     assert around.refusals < MAX_LONG_REFUSALS, "nobody is asked for ever"
-    told = told_until(symptoms.text, NOW)
+    told = parse_retry_after(symptoms.text, NOW)
     if told is not None:
         assert decision.delay >= (told - NOW).total_seconds(), "not before it may be asked"
 

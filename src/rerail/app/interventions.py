@@ -138,7 +138,7 @@ def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, bas
     if mask.value(value) != value:
         raise UsageError("the new value holds a secret; items are recorded, and secrets never are", hint=hint)
     try:
-        lists.refuse_unfit(unit[1] or "", value)
+        lists.reject_invalid(unit[1] or "", value)
     except lists.ItemListError as error:
         raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
     step_id, item = unit

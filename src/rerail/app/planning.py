@@ -235,7 +235,7 @@ def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None
             where = f"{path}:{step.line}: step `{step.id}`"
             if declared.schema and declared.schema not in made and (bad := _bad_schema(declared.schema, place)):
                 problems.append(f"{where}: the schema {declared.schema} {bad}")
-            if placeholders.has_holes(declared.path) or is_pattern(declared.path):
+            if placeholders.has_placeholders(declared.path) or is_pattern(declared.path):
                 continue
             try:
                 place.full(declared.path, external=declared.external)

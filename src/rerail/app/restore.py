@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rerail.app.planning import ResumePlan, ResumeRequest, mask_of, plan_resume, scope_of
-from rerail.core.audit import after_mending
+from rerail.core.audit import after_restore
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import filled
@@ -37,7 +37,7 @@ def mend(
         if not mender.failed:
             break
         restored = {flaw.path for one in done for flaw in one.restored}
-        audit = after_mending(ready.audit, restored, mender.failed)
+        audit = after_restore(ready.audit, restored, mender.failed)
         again = plan(ready.pipeline, ready.recording.state, audit, ready.wishes)
         ready = msgspec.structs.replace(ready, audit=audit, plan=again)
         announce(ready)

@@ -239,7 +239,7 @@ def ledger(
 def _attempts(store: Store, run_id: str, pipeline: str) -> list[LedgerEntry]:
     """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
     from rerail.core.events import RunRepaired
-    from rerail.core.ledger import LedgerEntry, cut_off, entries, given_up
+    from rerail.core.ledger import LedgerEntry, discarded, entries, with_interrupted
 
     history = list(store.history(run_id))
     found = list(entries(run_id, pipeline, history))
@@ -248,9 +248,9 @@ def _attempts(store: Store, run_id: str, pipeline: str) -> list[LedgerEntry]:
         return found
     recording = store.read(run_id)
     like = LedgerEntry(run_id=run_id, pipeline=pipeline, at=repaired or datetime.now(UTC), status="completed")
-    before = given_up(found, recording.state, like) if repaired else []
+    before = discarded(found, recording.state, like) if repaired else []
     if store.ownership(run_id).alive:
         return [*before, *found]
     from rerail.app.traces import last_traces
 
-    return [*before, *cut_off(found, recording.state, last_traces(store, recording), like)]
+    return [*before, *with_interrupted(found, recording.state, last_traces(store, recording), like)]

@@ -302,7 +302,7 @@ def declared_of(step: Step, record: ArtifactRecord) -> Artifact | None:
         if os.path.normpath(artifact.path) == path:
             return artifact
     there = step.artifacts[record.internal.position] if record.internal.position < len(step.artifacts) else None
-    return there if there is not None and placeholders.has_holes(there.path) else None
+    return there if there is not None and placeholders.has_placeholders(there.path) else None
 
 
 def is_out_of_reach(pattern: str, paths: set[str]) -> bool:

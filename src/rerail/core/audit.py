@@ -61,7 +61,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(flaw.path for found in self.flaws.values() for flaw in found if flaw.later)
 
 
-def after_mending(audit: Audit, restored: set[str], failed: dict[str, str]) -> Audit:
+def after_restore(audit: Audit, restored: set[str], failed: dict[str, str]) -> Audit:
     """Return the audit after a restore: `restored` paths are intact, `failed` maps the others to the cause."""
     flaws: dict[Unit, tuple[Flaw, ...]] = {}
     for unit, found in audit.flaws.items():

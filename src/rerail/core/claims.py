@@ -63,7 +63,7 @@ def _paths(step: Step) -> Iterator[str]:
 
 
 def _claim(step: str, text: str, work_dir: str, render: Callable[[str], str | None]) -> Claim:
-    known = render(text) if placeholders.has_holes(text) else text
+    known = render(text) if placeholders.has_placeholders(text) else text
     if known is not None and not _WILD.search(known):
         return Claim(step=step, path=posixpath.normpath(posixpath.join(work_dir, known)))
     literals = [literal for literal, _, _ in placeholders.split(text)] if known is None else [known]

@@ -15,7 +15,7 @@ from rerail.core.run_state import RunState, Unit, UnitState, UnitStatus
 from rerail.errors import IllegalEvent
 
 
-def status_by_mark(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.StepInvalidated) -> str:
+def item_status(state: RunState, event: ev.StepStarted | ev.StepSkipped | ev.StepInvalidated) -> str:
     """Return the status of an item that the state has no unit of; raise IllegalEvent if there is no such item."""
     assert event.item is not None
     assert event.index is not None
@@ -31,7 +31,7 @@ def begin_item(state: RunState, event: ev.StepStarted, unit: UnitState) -> None:
     unit.generation = max(unit.generation, state.units[event.step, parent_of(event.item)].generation)
 
 
-def new_round(state: RunState, key: Unit, unit: UnitState) -> None:
+def new_generation(state: RunState, key: Unit, unit: UnitState) -> None:
     """Begin a new generation for an item: its work from here on is not its earlier work."""
     assert key[1] is not None
     controller = state.units[key[0], parent_of(key[1])]
@@ -39,7 +39,7 @@ def new_round(state: RunState, key: Unit, unit: UnitState) -> None:
     unit.generation = controller.generation
 
 
-def account(state: RunState, key: Unit, unit: UnitState) -> None:
+def update_item(state: RunState, key: Unit, unit: UnitState) -> None:
     """Set the status byte of an item by its unit's new status, and forget the item if that closed it."""
     step, item = key
     assert item is not None
@@ -144,7 +144,7 @@ def is_pipeline(unit: UnitState) -> bool:
     return unit.items is not None and unit.items.total == 0 and not unit.items.is_loop
 
 
-def has_inside(state: RunState, key: Unit, unit: UnitState) -> bool:
+def is_aggregate(state: RunState, key: Unit, unit: UnitState) -> bool:
     """Return whether a unit is only the sum of others: a controller, or an item of several steps."""
     step, item = key
     if unit.items is not None:
@@ -163,7 +163,7 @@ def _add(controller: UnitState, unit: UnitState) -> None:
         controller.metrics = added(controller.metrics, unit.metrics)
 
 
-def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = "pending") -> None:
+def reopen_ancestors(state: RunState, key: Unit, reason: str, status: UnitStatus = "pending") -> None:
     """Reopen the completed units around a unit: they continue when the run does."""
     outers = [outer for outer in dict.fromkeys(around(key)) if outer != key]
     if any(is_past_iteration(state, outer, key) for outer in outers):
@@ -173,7 +173,7 @@ def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = 
         if index is not None:
             state.units[outer] = UnitState(index=index, reason=reason)
             state.inner.setdefault(str(outer[1]), set()).add(outer[0])
-            account(state, outer, state.units[outer])
+            update_item(state, outer, state.units[outer])
         unit = state.unit(outer)
         if unit.status in ("completed", "failed"):
             # A failed controller stays failed: a resume then retries every failure in it, not only this one.
@@ -181,7 +181,7 @@ def reopen_around(state: RunState, key: Unit, reason: str, status: UnitStatus = 
             unit.allowed = False
             unit.reason = reason
             if unit.index is not None:
-                account(state, outer, unit)
+                update_item(state, outer, unit)
 
 
 def iteration_of(state: RunState, loop: Unit, inner: Unit) -> int:
@@ -229,12 +229,12 @@ def is_past_iteration(state: RunState, loop: Unit, inner: Unit) -> bool:
 def discard_inside(state: RunState, key: Unit, unit: UnitState) -> None:
     """Forget the units inside a unit: it begins anew, or is another item now."""
     if unit.items is not None:
-        give_up(state, key, unit)
+        discard(state, key, unit)
     else:
         _forget(state, key, unit, lambda _: True)
 
 
-def give_up(state: RunState, key: Unit, controller: UnitState) -> None:
+def discard(state: RunState, key: Unit, controller: UnitState) -> None:
     """Forget everything inside a controller, its items included: it begins anew."""
     _forget(state, key, controller, lambda _: True)
     controller.items = None

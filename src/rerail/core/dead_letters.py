@@ -37,7 +37,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[ev.Failure, ...] = ()  # one for every attempt that failed, oldest first
 
 
-def chosen(state: RunState, wanted: Iterable[str] = (), step: str = "", error: str = "") -> tuple[list[Unit], list[str]]:
+def select(state: RunState, wanted: Iterable[str] = (), step: str = "", error: str = "") -> tuple[list[Unit], list[str]]:
     """Select dead letters by key, path, pattern, step or error text; return them and the names without a match."""
     dead = [unit for unit in dead_letters(state) if not step or unit[0] == step]
     if error:
@@ -47,8 +47,8 @@ def chosen(state: RunState, wanted: Iterable[str] = (), step: str = "", error: s
         return dead, []
     found = {}
     for name in names:
-        exact = [unit for unit in dead if name in _called(unit)]
-        found[name] = exact or [unit for unit in dead if any(fnmatchcase(called, name) for called in _called(unit)[:2])]
+        exact = [unit for unit in dead if name in _aliases(unit)]
+        found[name] = exact or [unit for unit in dead if any(fnmatchcase(called, name) for called in _aliases(unit)[:2])]
     units = dict.fromkeys(unit for name in names for unit in found[name])
     return list(units), [name for name in names if not found[name]]
 
@@ -57,7 +57,7 @@ def _text(error: ev.Failure) -> str:
     return f"{error.type} {error.message} {error.stderr_tail}"
 
 
-def _called(unit: Unit) -> tuple[str, str, str]:
+def _aliases(unit: Unit) -> tuple[str, str, str]:
     """Return the names by which an item can be selected: path, key, `step[path]`."""
     step, item = unit
     assert item is not None

@@ -32,7 +32,7 @@ def hook_ids(pipeline: Pipeline) -> frozenset[str]:
     return frozenset(hooks)
 
 
-def rest(
+def pending(
     hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool, item: str | None = None
 ) -> PendingHooks:
     """Return the pending hooks of a sequence whose turn came at journal position `after`."""
@@ -44,16 +44,16 @@ def rest(
         if begun and _ended(unit, failed_counts=failed_counts):
             continue
         left.append(hook)
-        ask = ask or (hook.id if _is_unknown(hook, unit) else "")
+        ask = ask or (hook.id if _is_in_doubt(hook, unit) else "")
     return PendingHooks(tuple(left), ask)
 
 
-def unknown(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:
+def in_doubt(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:
     """Return the hooks in doubt: interrupted, not idempotent, and up to a person, however long ago that was."""
-    return [hook.id for hook in hooks if _is_unknown(hook, state.unit((hook.id, item)))]
+    return [hook.id for hook in hooks if _is_in_doubt(hook, state.unit((hook.id, item)))]
 
 
-def _is_unknown(hook: Step, unit: UnitState) -> bool:
+def _is_in_doubt(hook: Step, unit: UnitState) -> bool:
     return not hook.idempotent and unit.status in ("running", "interrupted")
 
 
@@ -70,17 +70,17 @@ def pending_cleanup(step: Step, state: RunState, item: str | None = None) -> Pen
         return PendingHooks()  # shared by a fork: it failed in another run, which cleaned up after it
     answered_anew = unit.status == "pending" and unit.approval is not None and unit.error is not None
     if (unit.status != "failed" or unit.retry_at is not None) and not answered_anew:
-        asked = unknown(step.on_failure, state, item)  # from an earlier failure, and not answered since
+        asked = in_doubt(step.on_failure, state, item)  # from an earlier failure, and not answered since
         return PendingHooks(step.on_failure, asked[0]) if asked else PendingHooks()
-    return rest(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed, item=item)
+    return pending(step.on_failure, state, unit.started_seq, failed_counts=not unit.allowed, item=item)
 
 
 def pending_finally(pipeline: Pipeline, state: RunState) -> PendingHooks:
     """Return the `finally` hooks that have not ended since any other unit last started."""
-    return rest(pipeline.finally_, state, _newest_start(pipeline, state), failed_counts=False)
+    return pending(pipeline.finally_, state, _newest_start(pipeline, state), failed_counts=False)
 
 
-def ending_was_cut_off(pipeline: Pipeline, state: RunState) -> bool:
+def ending_was_interrupted(pipeline: Pipeline, state: RunState) -> bool:
     """Return whether the `finally` hooks had begun in an invocation that recorded no end of the run."""
     if state.status in ("completed", "failed"):
         return False

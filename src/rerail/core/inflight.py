@@ -95,13 +95,13 @@ def how_far(seen: AttemptProgress | None) -> str:
     return ", ".join(parts)
 
 
-def cut_off(unit: UnitState, seen: AttemptProgress | None) -> str:
+def describe_interruption(unit: UnitState, seen: AttemptProgress | None) -> str:
     """Describe the interruption of an attempt, with its last known progress."""
     far = how_far(seen)
     return f"attempt {unit.attempts} was cut off{f' {far}' if far else ''}"
 
 
-def failed(unit: UnitState) -> str:
+def describe_failure(unit: UnitState) -> str:
     """Describe the failure of a unit, or the retry that was due."""
     if unit.retry_at is not None:
         if unit.refusals:

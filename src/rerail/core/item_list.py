@@ -73,10 +73,10 @@ def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
         where = [str(at) for (at, _), key in zip(values, keys, strict=True) if key == twice]
         raise ItemListError(f"the key {twice!r} stands for {len(where)} items, number {' and '.join(where[:5])}")
     plain = [value for _, value in values]
-    return made(keys, None if plain == keys else plain)
+    return with_digest(keys, None if plain == keys else plain)
 
 
-def made(keys: list[str], values: list[Any] | None) -> ItemList:
+def with_digest(keys: list[str], values: list[Any] | None) -> ItemList:
     """Return an ItemList with its digest."""
     digest = hashlib.sha256(_encode([keys, values])).hexdigest()[:32]
     return ItemList(keys=keys, values=values, digest=digest)
@@ -111,7 +111,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
         key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
     if not key:
         raise ItemListError(f"the key of item {at} is empty")
-    refuse_unfit(key, value)
+    reject_invalid(key, value)
     if len(key.encode()) > KEY_BYTES:
         if expression:
             raise ItemListError(f"the key of item {at} is longer than {KEY_BYTES} bytes: {_shown(key)}")
@@ -119,7 +119,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
     return joined(None, key)
 
 
-def refuse_unfit(key: str, value: Any) -> None:
+def reject_invalid(key: str, value: Any) -> None:
     """Reject an item that is too large, holds a NUL, or cannot be encoded; raise ItemListError."""
     try:
         key.encode()

@@ -21,7 +21,9 @@ from rerail.core.values import Usage
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]
 Status = Literal["completed", "failed", "interrupted", "running"]  # running: as far as its progress was saved
-_Told = ev.StepStarted | ev.StepProgressed | ev.StepInterrupted | ev.StepFailed | ev.StepCompleted  # about an attempt
+_AttemptEvent = (
+    ev.StepStarted | ev.StepProgressed | ev.StepInterrupted | ev.StepFailed | ev.StepCompleted
+)  # about an attempt
 UNKNOWN_MODEL = "(no model)"
 
 
@@ -63,7 +65,7 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
             outer.add(event.unit)
         elif isinstance(event, ev.StepInvalidated):  # announced, and never launched
             under_way.pop(event.unit, None)
-        if not isinstance(event, _Told):
+        if not isinstance(event, _AttemptEvent):
             continue
         outer.update(unit for unit in around(event.unit) if unit != event.unit)
         entry = _entry(run_id, pipeline, event)
@@ -76,7 +78,7 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
     yield from (entry for entry in under_way.values() if entry.metrics or (entry.step, entry.item) not in outer)
 
 
-def _entry(run_id: str, pipeline: str, event: _Told) -> LedgerEntry:
+def _entry(run_id: str, pipeline: str, event: _AttemptEvent) -> LedgerEntry:
     match event:
         case ev.StepCompleted():
             status: Status = "completed"
@@ -104,7 +106,7 @@ def _entry(run_id: str, pipeline: str, event: _Told) -> LedgerEntry:
     )
 
 
-def cut_off(
+def with_interrupted(
     found: Iterable[LedgerEntry], state: RunState, seen: Mapping[Unit, AttemptProgress], like: LedgerEntry
 ) -> list[LedgerEntry]:
     """Return the attempts of a run without an owner: those that have not ended count as interrupted.
@@ -136,7 +138,7 @@ def cut_off(
     return [*result, *running.values()]
 
 
-def given_up(found: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) -> list[LedgerEntry]:
+def discarded(found: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) -> list[LedgerEntry]:
     """Return an entry for spending whose records a repair had to discard, if there is any.
 
     The attempts that spent it are no longer known.

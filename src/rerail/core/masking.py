@@ -32,7 +32,7 @@ class Mask:
     """Set of secrets, and their replacement in text, in values and in streams of bytes."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        found = [_disguises(secret) for secret in secrets]
+        found = [_encoded_forms(secret) for secret in secrets]
         self._folded = {_raw(form) for _, forms in found for form in forms}
         self._patterns = {_raw(form) for forms, _ in found for form in forms} | self._folded
         self._find = re.compile(_expression(self._patterns, self._folded)) if self._patterns else None
@@ -158,10 +158,10 @@ def _members(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if name not in _NAMES)
 
 
-def _disguises(secret: str) -> tuple[set[str], set[str]]:
-    from rerail.core.secret_forms import disguises  # lazily, with its encodings: most runs have no secrets
+def _encoded_forms(secret: str) -> tuple[set[str], set[str]]:
+    from rerail.core.secret_forms import encoded_forms  # lazily, with its encodings: most runs have no secrets
 
-    return disguises(secret)
+    return encoded_forms(secret)
 
 
 def _raw(text: str) -> bytes:

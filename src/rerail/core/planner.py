@@ -22,7 +22,7 @@ from rerail.core.audit import Audit, Flaw
 from rerail.core.compaction import past_loop
 from rerail.core.events import AttemptProgress
 from rerail.core.graph import Ancestors, downstream, topological
-from rerail.core.hooks import PendingHooks, ending_was_cut_off, pending_cleanup, pending_finally, unknown
+from rerail.core.hooks import PendingHooks, ending_was_interrupted, in_doubt, pending_cleanup, pending_finally
 from rerail.core.items import allowed_failures, depth_of
 from rerail.core.model import Approve, Loop, Map, Pipeline, Step, every_step
 from rerail.core.money import NOTHING, StepTotals, totals_by_step
@@ -43,7 +43,7 @@ def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes
         decisions=tuple(made[step.id] for step in pipeline.steps),
         removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in known),
         hooks=_hooks(pipeline, state),
-        ending_cut_off=ending_was_cut_off(pipeline, state),
+        ending_cut_off=ending_was_interrupted(pipeline, state),
     )
 
 
@@ -53,8 +53,8 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
     for step in pipeline.steps:
         if step.on_failure:
             made += _unfinished(pending_cleanup(step, state), f"the clean-up after {step.id}")
-    asked = unknown(pipeline.finally_, state)
-    if ending_was_cut_off(pipeline, state) or asked:
+    asked = in_doubt(pipeline.finally_, state)
+    if ending_was_interrupted(pipeline, state) or asked:
         made += _unfinished(
             PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "the end of the run"
         )
@@ -175,7 +175,7 @@ class Planner:
         )
         decision = self._by_record(step, unit, made, lineage)
         if decision is None and step.is_controller and unit.settled:
-            decision = self._by_what_is_inside(step, unit)
+            decision = self._by_nested_units(step, unit)
         if decision is None:
             decision = self._by_files(step, unit, made, flaws)
         if decision is None and step.id in self._writing_over and not all(made[need].kept for need in step.needs):
@@ -200,14 +200,14 @@ class Planner:
         if step.is_controller and step.id in self._inside and goes_on:
             decision = msgspec.structs.replace(decision, inner=self._inner(step))
         if step.is_controller and step.id in self._inside:
-            decision = self._unless_asked(step, decision, made)
+            decision = self._or_ask(step, decision, made)
         return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
 
     def _inner(self, step: Step) -> tuple[Decision, ...]:
         units = self._inside.get(step.id, ())
         return nested_decisions(units, self._index, self._state, self._audit, self._wishes)
 
-    def _unless_asked(self, step: Step, decision: Decision, made: Mapping[str, Decision]) -> Decision:
+    def _or_ask(self, step: Step, decision: Decision, made: Mapping[str, Decision]) -> Decision:
         """Return the decision about a controller, or "ask" where it would pass over a unit in doubt inside it.
 
         Continuing does not check completed units again. Beginning anew forgets the units in doubt.
@@ -226,7 +226,7 @@ class Planner:
         reason = f"{name(waits_for[0].unit)}: {waits_for[0].reason}"
         return msgspec.structs.replace(decision, decision="ask", reason=reason, inner=inner)
 
-    def _by_what_is_inside(self, step: Step, unit: UnitState) -> Decision | None:
+    def _by_nested_units(self, step: Step, unit: UnitState) -> Decision | None:
         """Reopen a completed controller when a nested artifact is broken or a dead letter is retried."""
         again = self._retried(step)
         if again:
@@ -312,9 +312,9 @@ class Planner:
                 return pending(step, unit)
             case "running" | "interrupted":
                 seen = self._wishes.seen.get((step.id, self._item), unit.progress)
-                return _cut_off(step, unit, seen)
+                return _interrupted(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
-                reason = "failed, which is no longer allowed" if unit.allowed else inflight.failed(unit)
+                reason = "failed, which is no longer allowed" if unit.allowed else inflight.describe_failure(unit)
                 return Decision(step=step.id, decision="rerun", reason=reason)
             case _:
                 pass
@@ -348,11 +348,11 @@ class Planner:
         changed = [path for path in changed if not self._taken_over(path, step, unit)]
         if not changed:
             return None
-        remade = {path: self._remade(path, made) for path in changed}
+        remade = {path: self._producers_of(path, made) for path in changed}
         for path, producers in remade.items():
             if not producers:
                 return Decision(step=step.id, decision="rerun", reason=f"input {path} changed since it ran")
-        if all(self._comes_back(path, unit, producers, made) for path, producers in remade.items()):
+        if all(self._is_restored_as_read(path, unit, producers, made) for path, producers in remade.items()):
             return None
         all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
         reason = f"input {changed[0]} is made whole by {_names(list(all_of_them))} first"
@@ -371,7 +371,7 @@ class Planner:
             for (name, _), writer in self._state.units.items()
         )
 
-    def _remade(self, path: str, made: Mapping[str, Decision]) -> list[str]:
+    def _producers_of(self, path: str, made: Mapping[str, Decision]) -> list[str]:
         """Return the steps whose flawed artifacts are at or below an input, and will be intact before it is read."""
         return [
             step_id
@@ -384,7 +384,9 @@ class Planner:
         inside = next((step for step, units in self._inside.items() if unit in units), "")
         return inside or (unit[0] if unit[1] == self._item else "")
 
-    def _comes_back(self, path: str, unit: UnitState, producers: list[str], made: Mapping[str, Decision]) -> bool:
+    def _is_restored_as_read(
+        self, path: str, unit: UnitState, producers: list[str], made: Mapping[str, Decision]
+    ) -> bool:
         """Return whether restoring an input's producer brings back the content that this unit had read."""
         if len(producers) != 1 or not made[producers[0]].kept:
             return False
@@ -437,8 +439,8 @@ def pending(step: Step, unit: UnitState) -> Decision:
     return Decision(step=step.id, decision="run", reason="not started yet")
 
 
-def _cut_off(step: Step, unit: UnitState, seen: AttemptProgress | None) -> Decision:
-    how = inflight.cut_off(unit, seen)
+def _interrupted(step: Step, unit: UnitState, seen: AttemptProgress | None) -> Decision:
+    how = inflight.describe_interruption(unit, seen)
     if step.idempotent:
         return Decision(step=step.id, decision="rerun", reason=how)
     reason = f"{how} and the step is not idempotent: nobody knows how far it got"

@@ -63,17 +63,17 @@ _SPACE: Final = re.compile(r"[^\S\n]+")
 _TALK: Final = re.compile(r"\bassert|\bexpected\b[^\n]{0,60}\b(?:got|but|received)\b", re.IGNORECASE)
 
 
-def heard(text: str) -> str:
+def relevant_text(text: str) -> str:
     """Return the relevant text: without assertions about refusals, and short enough to be searched quickly."""
     if len(text) > MAX_TEXT:  # the cause is at its beginning or at its end
         text = f"{text[: MAX_TEXT // 2]}\n{text[-MAX_TEXT // 2 :]}"
     return "\n".join(line for line in _SPACE.sub(" ", text).split("\n") if not _TALK.search(line))
 
 
-def refused(text: str, kind: str, exit_code: int | None) -> Refusal | None:
+def classify(text: str, kind: str, exit_code: int | None) -> Refusal | None:
     """Return the kind of refusal, by the message, the name of an exception or the exit code; None if it is none."""
-    said = heard(f"{kind}\n{text}")
+    relevant = relevant_text(f"{kind}\n{text}")
     for row in REFUSALS:
-        if row.looks_like.search(said):
+        if row.looks_like.search(relevant):
             return row.name
     return "rate limit" if exit_code == TRY_LATER else None

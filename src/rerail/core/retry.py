@@ -107,13 +107,13 @@ def limit_of(step: Step, symptoms: FailureFacts, at: datetime) -> RateLimitHit |
     """Return the refusal by a service, if that is why the attempt failed."""
     if not step.rate_limit.recognised or step.is_controller:  # refusals inside it were handled there
         return None
-    from rerail.core.rate_limits import refused  # many patterns, which most runs never need
-    from rerail.core.retry_after import told_until
+    from rerail.core.rate_limits import classify  # many patterns, which most runs never need
+    from rerail.core.retry_after import parse_retry_after
 
     text = symptoms.text
     own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)
-    name = refused(text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
-    return RateLimitHit(name, told_until(text, at)) if name else None
+    name = classify(text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
+    return RateLimitHit(name, parse_retry_after(text, at)) if name else None
 
 
 def _may_wait(step: Step) -> bool:

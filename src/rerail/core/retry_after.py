@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import Final
 
-from rerail.core.rate_limits import heard
+from rerail.core.rate_limits import relevant_text
 
 MAX_SKEW: Final = timedelta(minutes=10)  # by which the clock of a service may be behind: its "now" has just passed here
 MAX_AHEAD: Final = timedelta(days=31)  # a time further away is a misunderstanding
@@ -84,13 +84,13 @@ _OFFSETS: Final = {
 _PLACES: Final = {"PT": "Los_Angeles", "MT": "Denver", "CT": "Chicago", "ET": "New_York"}
 
 
-def told_until(text: str, now: datetime) -> datetime | None:
+def parse_retry_after(text: str, now: datetime) -> datetime | None:
     """Return when the service may be asked again, in UTC; None if it did not say.
 
     A time of day without a zone is in the zone of `now`. Moments are compared and added to in UTC only: between two of
     the same zone Python compares wall-clock times, an hour off where daylight saving time begins or ends in between.
     """
-    text, present = heard(text), now.astimezone(UTC)
+    text, present = relevant_text(text), now.astimezone(UTC)
     for read in (_http_date, _header, _span, _epoch, _iso, _clock):
         try:
             found = read(text, now)

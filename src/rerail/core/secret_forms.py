@@ -15,7 +15,7 @@ _PIECE = 256
 _MIN_LINE = 12  # of a secret of several lines, lines this long are masked by themselves
 
 
-def disguises(secret: str) -> tuple[set[str], set[str]]:
+def encoded_forms(secret: str) -> tuple[set[str], set[str]]:
     """Return (forms, base64 forms) of a secret; the latter apart, because programs break them into lines."""
     forms, folded = {secret, *(line for line in secret.splitlines() if len(line) >= _MIN_LINE)}, set()
     derived: set[str] = set()

@@ -101,7 +101,7 @@ def _expressions(step: Step, shared_env: Mapping[str, str]) -> Iterator[str]:
     for inner in step.body:
         yield from _expressions(inner, shared_env)
     for text in _texts(step, shared_env):
-        if placeholders.has_holes(text):
+        if placeholders.has_placeholders(text):
             yield from (expression for _, expression, _ in placeholders.split(text) if expression is not None)
 
 

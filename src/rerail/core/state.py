@@ -86,9 +86,9 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
     match event:
         case ev.RunStarted():
             state.started_at = event.at
-            _begin_life(state, event)
+            _begin_invocation(state, event)
         case ev.RunResumed():
-            _begin_life(state, event)
+            _begin_invocation(state, event)
             state.finished_at = None
             state.saved_usd = event.saved_usd
             state.reason = state.cause = ""
@@ -126,7 +126,7 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
             unit.reason = "its record was lost"
 
 
-def _begin_life(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
+def _begin_invocation(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.invocations += 1
     if state.status == "running":  # the invocation before was interrupted
         died_at, lasted = (event.died_at, event.died_after) if isinstance(event, ev.RunResumed) else (None, None)
@@ -160,7 +160,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     unit = state.units.get(key)
     before = "pending" if unit is None else unit.status
     if unit is None and event.item is not None and getattr(event, "index", None) is not None:
-        before = compaction.status_by_mark(state, event)  # type: ignore[arg-type,assignment]
+        before = compaction.item_status(state, event)  # type: ignore[arg-type,assignment]
     try:
         status = TRANSITIONS[before, kind]
     except KeyError:
@@ -176,7 +176,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     if kind is ev.StepInherited or kind in BY_PEOPLE:
         _overrule(state, unit, event)
     if unit.index is not None and kind is not ev.StepStarted:
-        compaction.account(state, key, unit)
+        compaction.update_item(state, key, unit)
     state.last_event = _TAGS[kind]
     state.last_unit = key
 
@@ -297,7 +297,7 @@ def _ended(state: RunState, unit: UnitState, event: ev.StepCompleted | ev.StepFa
     unit.duration = event.duration
     unit.output = event.output
     unit.progress = None
-    if not compaction.has_inside(state, event.unit, unit):
+    if not compaction.is_aggregate(state, event.unit, unit):
         unit.worked += event.duration
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
@@ -315,14 +315,14 @@ def _progressed(_state: RunState, unit: UnitState, _seq: int, event: ev.StepProg
     )
 
 
-def _judged(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGiven) -> None:
+def _answered(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGiven) -> None:
     unit.approval = Approval(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
     unit.failures = 0
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
     if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
         state.error = None  # it is no longer why the run failed
     if event.item is not None or "/" in event.step:
-        compaction.reopen_around(state, (event.step, event.item), unit.reason)
+        compaction.reopen_ancestors(state, (event.step, event.item), unit.reason)
 
 
 def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
@@ -348,7 +348,7 @@ def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped)
 
 def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInvalidated) -> None:
     if unit.items is not None and not event.reopened:
-        compaction.give_up(state, (event.step, event.item), unit)
+        compaction.discard(state, (event.step, event.item), unit)
     if event.index is not None:
         unit.index = event.index
     unit.failures = 0
@@ -372,7 +372,7 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.finished_at = event.at
     if event.item is not None or "/" in event.step:
         # The controllers around a failed unit have failed with it: a resume retries them.
-        compaction.reopen_around(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
+        compaction.reopen_ancestors(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
     if event.status != "completed":
         compaction.discard_inside(state, event.unit, unit)  # else it would continue with nothing left to do
     if event.status == "completed":
@@ -394,7 +394,7 @@ def _listed(state: RunState, unit: UnitState, _seq: int, event: ev.ItemsListed) 
 
 def _dropped(state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped) -> None:
     unit.reason = f"dropped from the dead letter queue by {event.by}"
-    compaction.reopen_around(state, (event.step, event.item), unit.reason)
+    compaction.reopen_ancestors(state, (event.step, event.item), unit.reason)
     unit.finished_at = event.at
 
 
@@ -402,8 +402,8 @@ def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -
     compaction.discard_inside(state, event.unit, unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
-    compaction.new_round(state, (event.step, event.item), unit)  # another item: its work is new
-    compaction.reopen_around(state, (event.step, event.item), unit.reason)
+    compaction.new_generation(state, (event.step, event.item), unit)  # another item: its work is new
+    compaction.reopen_ancestors(state, (event.step, event.item), unit.reason)
 
 
 def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsRestored) -> None:
@@ -442,7 +442,7 @@ REDUCERS: Final[Mapping[type, Any]] = {
     ev.StepSkipped: _skipped,
     ev.StepInvalidated: _invalidated,
     ev.StepMarked: _marked,
-    ev.ApprovalGiven: _judged,
+    ev.ApprovalGiven: _answered,
     ev.ItemsListed: _listed,
     ev.ItemDropped: _dropped,
     ev.ItemEdited: _edited,

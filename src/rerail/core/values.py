@@ -159,7 +159,7 @@ def parse_captured(data: bytes, size: int, form: str, most: int = MAX_BYTES) -> 
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"stdout is not JSON: {error}") from None
-    wrong = problem(value, "stdout") or said_twice(text, value, "stdout")
+    wrong = problem(value, "stdout") or duplicate_name(text, value, "stdout")
     if wrong:
         raise ValueError(wrong)
     return value
@@ -206,7 +206,7 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
     return f"{where} is a {type(value).__name__}, which JSON cannot hold exactly"
 
 
-def said_twice(text: str, value: Any, where: str) -> str:
+def duplicate_name(text: str, value: Any, where: str) -> str:
     """Return the problem with a JSON text whose object has a duplicate name, or ''.
 
     `value` is the decoded text, in which one of the two values is lost.
@@ -276,7 +276,7 @@ def _object(text: str, number: int, channel: str) -> dict[str, Any]:
         raise ValueError(f"{channel} line {number}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{channel} line {number}: not a JSON object")
-    wrong = problem(value, f"{channel} line {number}") or said_twice(text, value, f"{channel} line {number}")
+    wrong = problem(value, f"{channel} line {number}") or duplicate_name(text, value, f"{channel} line {number}")
     if wrong:
         raise ValueError(wrong)
     return value

@@ -257,14 +257,14 @@ def _open_own(path: str, flags: int) -> int:
     """Open a file for writing that may exist; reject anything but a regular file with a single hard link."""
     fd = os.open(path, flags | os.O_NONBLOCK | _NOFOLLOW, FILE_MODE)
     try:
-        _refuse_others(fd, path)
+        _reject_shared(fd, path)
     except OSError:
         os.close(fd)
         raise
     return fd
 
 
-def _refuse_others(fd: int, path: str) -> None:
+def _reject_shared(fd: int, path: str) -> None:
     """Reject anything but a regular file with a single hard link; raise OSError."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
@@ -356,7 +356,7 @@ class Lock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if unshare and os.fstat(self._fd).st_nlink > 1 and not self.is_gone():
                 self._unshare()
-            _refuse_others(self._fd, path)
+            _reject_shared(self._fd, path)
             if self.is_gone():
                 raise BlockingIOError(errno.EAGAIN, "the lock file was replaced", path)
         except BaseException:

@@ -8,7 +8,7 @@ from rerail.core import events as ev
 from rerail.core.audit import Audit
 from rerail.core.compaction import closed_iteration, past_loop
 from rerail.core.graph import topological
-from rerail.core.hooks import pending_cleanup, unknown
+from rerail.core.hooks import in_doubt, pending_cleanup
 from rerail.core.inflight import interrupted_event, last_seen
 from rerail.core.items import around, is_inside, parent_of
 from rerail.core.model import Step
@@ -39,7 +39,7 @@ class Recovery:
         for event in self._spec.mended:
             self._recorder.stage(event)
         self._settle_all(root, {decision.step: decision for decision in self._spec.plan.decisions})
-        self._queue.in_doubt += unknown(self._spec.pipeline.finally_, self._recorder.state)
+        self._queue.in_doubt += in_doubt(self._spec.pipeline.finally_, self._recorder.state)
         self._begin(root)
 
     def open(self, frame: Frame) -> None:

@@ -26,7 +26,7 @@ MAX_PARALLEL = 10_000
 MAX_ITERATIONS = 1_000_000
 
 
-def refuse_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
+def reject_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
     """Report options that belong to the steps inside."""
     for key in known:
         node = fields.get(key)
@@ -34,7 +34,7 @@ def refuse_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
             fields.problems.add(node, f"`{key}` of {fields.what} goes into the steps of its {kind}")
 
 
-def _refuse_steps(inner: Fields, kind: str) -> None:
+def _reject_steps(inner: Fields, kind: str) -> None:
     if inner.has("steps"):
         inner.problems.add(inner.get("steps") or inner.node, f"`steps` stands beside `{kind}`, not in it")
 
@@ -42,7 +42,7 @@ def _refuse_steps(inner: Fields, kind: str) -> None:
 def read_map(fields: Fields, problems: Problems, known: VisibleNames, directory: str) -> Map:
     """Read the options of a map; its steps are read elsewhere."""
     inner = Fields(fields.get("map") or fields.node, problems, f"`map` of {fields.what}")
-    _refuse_steps(inner, "map")
+    _reject_steps(inner, "map")
     inner.only((*MAP_KEYS, "steps"))
     outside, inside = Expressions(problems, known), Expressions(problems, _with_item(known))
     for key in ("limit", "offset"):
@@ -99,7 +99,7 @@ def _amount(fields: Fields, key: str, default: int | None) -> int | str | None:
     node = fields.get(key)
     if node is None:
         return default
-    if isinstance(node.value, str) and placeholders.has_holes(node.value):
+    if isinstance(node.value, str) and placeholders.has_placeholders(node.value):
         return node.value
     return fields.count(key, default or 0, least=0)
 
@@ -129,7 +129,9 @@ def _source(fields: Fields, problems: Problems, expressions: Expressions, direct
     if isinstance(node.value, list):
         expressions.everything(node)
         return Source(kind="list", value=node.plain())
-    if not isinstance(node.value, str | dict) or (isinstance(node.value, str) and not placeholders.has_holes(node.value)):
+    if not isinstance(node.value, str | dict) or (
+        isinstance(node.value, str) and not placeholders.has_placeholders(node.value)
+    ):
         allowed = f"a list, an expression, or one of {', '.join(SOURCES)}"
         problems.add(node, f"`over` of {fields.what} must be {allowed}, not {describe(node)}")
         return nothing
@@ -170,7 +172,7 @@ def _outside_source(node: Node, what: str, problems: Problems, expressions: Expr
 def read_loop(fields: Fields, problems: Problems) -> Loop:
     """Read the options of a loop; its conditions and its steps are read elsewhere."""
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
-    _refuse_steps(inner, "loop")
+    _reject_steps(inner, "loop")
     inner.only((*LOOP_KEYS, "steps"))
     most = inner.get("max_iterations")
     if most is None:

@@ -12,7 +12,7 @@ from rerail.loaders.document import Node
 from rerail.loaders.fields import Fields, Problems
 
 MAX_SCRIPT = 500_000
-MAX_HOLES = 2_000
+MAX_PLACEHOLDERS = 2_000
 COMPLEX = 30  # work of an expression that is more than names with dots, in units of one that is not
 MAX_WORK = 120_000
 
@@ -30,13 +30,13 @@ class Expressions:
         if node is None or not isinstance(node.value, str):
             return
         self.found = self.found or ITEM in node.value  # it gets a value, too, which is checked before it runs
-        if not placeholders.has_holes(node.value):
+        if not placeholders.has_placeholders(node.value):
             return
         if len(node.value) > MAX_SCRIPT:
             self._problems.add(node, f"a script with expressions may have {MAX_SCRIPT} characters, not {len(node.value)}")
             return
-        if node.value.count(placeholders.OPEN) > MAX_HOLES:
-            self._problems.add(node, f"more than {MAX_HOLES} expressions in one script")
+        if node.value.count(placeholders.OPEN) > MAX_PLACEHOLDERS:
+            self._problems.add(node, f"more than {MAX_PLACEHOLDERS} expressions in one script")
             return
         if not self.text(node):
             return
@@ -48,7 +48,7 @@ class Expressions:
 
     def text(self, node: Node | None) -> bool:
         """Check a text that may hold expressions; return whether it does, with their braces closed."""
-        if node is None or not isinstance(node.value, str) or not placeholders.has_holes(node.value):
+        if node is None or not isinstance(node.value, str) or not placeholders.has_placeholders(node.value):
             return False
         try:
             pieces = placeholders.split(node.value)

@@ -20,7 +20,7 @@ from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
 from rerail.cli.render.units import age
 from rerail.core import item_list as lists
-from rerail.core.dead_letters import DeadLetter, chosen, history
+from rerail.core.dead_letters import DeadLetter, history, select
 from rerail.core.events import Failure
 from rerail.core.items import key_of, parent_of
 from rerail.core.state import RunState, Unit, UnitState, name
@@ -115,9 +115,9 @@ def _said(unit: Unit, known: UnitState) -> Failure:
 
 
 def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[Unit]:
-    units, unknown = chosen(state, items, step, error)
+    units, unknown = select(state, items, step, error)
     if unknown:
-        there = [name(unit) for unit in chosen(state)[0][:8]]
+        there = [name(unit) for unit in select(state)[0][:8]]
         raise UsageError(
             f"no item {unknown[0]!r} in the dead letter queue of run {run_id}; there is {', '.join(there) or 'nothing'}",
             hint=f"rerail dlq list {run_id}",

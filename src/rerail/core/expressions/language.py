@@ -205,7 +205,7 @@ def render(text: str, scope: Scope) -> str:
 def render_value(value: Any, scope: Scope) -> Any:
     """Return a JSON value with the expressions in its texts replaced; a text that is one expression keeps its type."""
     if isinstance(value, str):
-        pieces = placeholders.split(value) if placeholders.has_holes(value) else []
+        pieces = placeholders.split(value) if placeholders.has_placeholders(value) else []
         if len(pieces) == 2 and not pieces[0][0] and not pieces[1][0] and pieces[0][1] is not None:
             return evaluate(pieces[0][1], scope)
         return render(value, scope) if pieces else value

@@ -20,18 +20,18 @@ def split(text: str) -> list[tuple[str, str | None, int]]:
     """Split a text into pieces: (literal, expression after it or None, offset of the expression)."""
     pieces: list[tuple[str, str | None, int]] = []
     here = 0
-    for start, end in _holes(text):
+    for start, end in _placeholders(text):
         pieces.append((text[here:start], text[start + len(OPEN) : end - len(CLOSE)].strip(), start))
         here = end
     pieces.append((text[here:], None, len(text)))
     return pieces
 
 
-def has_holes(text: str) -> bool:
+def has_placeholders(text: str) -> bool:
     return OPEN in text
 
 
-def _holes(text: str) -> Iterator[tuple[int, int]]:
+def _placeholders(text: str) -> Iterator[tuple[int, int]]:
     at = text.find(OPEN)
     while at >= 0:
         end = _end(text, at)

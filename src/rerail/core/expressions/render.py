@@ -37,7 +37,7 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
         if not env:
             return self
         settled = {name: language.render(text, scope) for name, text in env.items()}
-        dynamic = {name for name, text in env.items() if placeholders.has_holes(text)}
+        dynamic = {name for name, text in env.items() if placeholders.has_placeholders(text)}
         return Inherited(values={**self.values, **settled}, dynamic=(self.dynamic - env.keys()) | dynamic)
 
 
@@ -77,7 +77,7 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited
     cwd = language.render(step.cwd, inner)
     match step.action:
         case Run(script=script):
-            given = {name: settled[name] for name, value in env.items() if placeholders.has_holes(value)}
+            given = {name: settled[name] for name, value in env.items() if placeholders.has_placeholders(value)}
             given |= {name: settled[name] for name in around.dynamic if name not in env}
             if "item" in scope.more and ITEM in script:
                 given[ITEM] = msgspec.json.encode(scope.more["item"]).decode()
@@ -96,7 +96,7 @@ def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]
     """Evaluate the expressions in the paths of artifacts or inputs; wildcards in a value are literal."""
     return tuple(
         msgspec.structs.replace(artifact, path=pattern(artifact.path, scope))
-        if placeholders.has_holes(artifact.path)
+        if placeholders.has_placeholders(artifact.path)
         else artifact
         for artifact in declared
     )

@@ -110,7 +110,7 @@ def evaluation(script: str) -> Evaluation:
     """Return how a script evaluates the content of variables."""
     text = script.replace("\\\n", "")
     takes = next(_live_commands(text), "")
-    twice = takes or _calculation(text) or _disguised(text)
+    twice = takes or _calculation(text) or _hidden_command(text)
     declares = _found(_DECLARES, text)
     expands = _found(_EXPANDING, text) or _found(_WRITES_LIST, text) or _found(_EXPANDING_ELEMENTS, text)
     if not expands and (takes or declares) and _TRACING.search(text):
@@ -185,7 +185,7 @@ def _is_prose(before: str) -> bool:
     return match is not None and match[1] not in _BEFORE_COMMANDS
 
 
-def _disguised(text: str) -> str:
+def _hidden_command(text: str) -> str:
     """Return a command that shows only without quotes and backslashes (`l''et`), or ''."""
     plain = _HIDDEN.sub("", text)
     shown = [match[0].strip() for match in _NAMING.finditer(text)]

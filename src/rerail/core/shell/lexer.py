@@ -106,7 +106,7 @@ class _Lexer:
     def _bare(self, frame: _Frame) -> None:
         char = self._text[self._at]
         if char == MARK:
-            self._hole("bare")
+            self._placeholder("bare")
             self._word_start = self._command_start = False
         elif (
             char == "#" and self._word_start and not (self._text[self._at - 1] == "(" and self._around.in_test(self._at))
@@ -170,7 +170,7 @@ class _Lexer:
     def _single(self, frame: _Frame) -> None:
         char = self._text[self._at]
         if char == MARK:
-            self._hole("single" if frame.kind == "single" else "ansi")
+            self._placeholder("single" if frame.kind == "single" else "ansi")
         elif char == "\\" and frame.kind == "ansi":
             self._escape()
         else:
@@ -184,7 +184,7 @@ class _Lexer:
         """Read on inside double quotes, or in a here-document that expands (where a double quote is not special)."""
         char = self._text[self._at]
         if char == MARK:
-            self._hole("double")
+            self._placeholder("double")
         elif char == "\\":
             self._escape()
         elif char == '"' and frame.kind == "double":
@@ -201,7 +201,7 @@ class _Lexer:
     def _param(self, frame: _Frame) -> None:
         char = self._text[self._at]
         if char == MARK:
-            self._hole(self._place_in_param(frame))
+            self._placeholder(self._place_in_param(frame))
         elif char == "}":
             self._at += 1
             self._pop()
@@ -226,7 +226,7 @@ class _Lexer:
         char = self._text[self._at]
         opening, closing, end = ("(", ")", "))") if frame.kind == "arithmetic" else ("[", "]", "]")
         if char == MARK:
-            self._hole("arithmetic")
+            self._placeholder("arithmetic")
         elif char == opening:
             frame.depth += 1
             self._at += 1
@@ -356,7 +356,7 @@ class _Lexer:
             self.evaluated.update(range(len(self._slots), len(self._slots) + body.count(MARK)))
         self._slots += ["double"] * body.count(MARK)
 
-    def _hole(self, place: Place) -> None:
+    def _placeholder(self, place: Place) -> None:
         if self._text[self._at - 1 : self._at] == "\\" and place in ("bare", "double") and not self._is_escaped():
             raise NotAllowedHere(len(self._slots), "an expression cannot follow a backslash")
         if any(frame.kind == "param" and self._at - frame.start > MAX_IN_BRACES for frame in self._stack):
