@@ -53,7 +53,7 @@ def test_a_fork_shares_everything_before_its_step(project: Project) -> None:
     assert (shown["parent"], project.json("show", "r")["parent"]) == ("r", "")
     assert "fork of   r\n" in project.rerail("show", "f", check=0).stdout
     assert project.json("show", "r")["total_cost_usd"] == 1.5
-    assert "adopted      gather from run r" in project.rerail("history", "f", check=0).stdout
+    assert "inherited    gather from run r" in project.rerail("history", "f", check=0).stdout
 
 
 def test_a_changed_param_runs_its_readers_again_and_the_rest_only_if_they_came_out_different(project: Project) -> None:

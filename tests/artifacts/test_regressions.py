@@ -268,7 +268,7 @@ def test_a_copy_that_cannot_be_written_fails_nobody(project: Project) -> None:
 
     done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0, preexec_fn=no_large_files)
 
-    assert "out.bin (3.0 MB) is not kept" in done.stderr
+    assert "out.bin (3.0 MB) has no copy" in done.stderr
     assert not list((project.root / ".rerail" / "objects").glob("??/*"))
     assert "1 artifact" in project.rerail("verify", "r", check=0).stderr
 
@@ -322,7 +322,7 @@ def test_what_must_not_be_repeated_is_not_repeated_for_a_lost_artifact(project: 
 
     done = project.rerail("resume", "r", check=5)
 
-    assert "it is not repeated blindly" in done.stderr
+    assert "rerail does not repeat it by itself" in done.stderr
     assert project.ledger() == ["ship"]
     project.rerail("mark", "r", "ship", "pending", check=0)
     project.rerail("resume", "r", check=0)

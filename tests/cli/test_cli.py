@@ -127,7 +127,7 @@ def test_a_run_is_found_by_id_prefix_and_last(project: Project) -> None:
 
     assert project.json("show", "last")["run_id"] == "beta"
     assert project.json("show", "b")["run_id"] == "beta"
-    assert "begins 2 runs" in project.rerail("show", "alpha", check=3).stderr
+    assert "it matches 2 runs" in project.rerail("show", "alpha", check=3).stderr
     assert "did you mean alpha-1 or alpha-2" in project.rerail("show", "alhpa-1", check=3).stderr
 
 
@@ -226,7 +226,7 @@ def test_hooks_are_not_counted_as_steps(project: Project) -> None:
     row = project.json("list")[0]
 
     assert (row["steps_completed"], row["steps_total"], row["last_completed_step"]) == (0, 1, None)
-    assert "no run in" in project.rerail("list", "--status", "crashed", check=0).stderr
+    assert "no matching run in" in project.rerail("list", "--status", "crashed", check=0).stderr
 
 
 @pytest.mark.scenario("V2")

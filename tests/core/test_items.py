@@ -175,7 +175,7 @@ def test_giving_a_map_up_forgets_its_items_and_keeps_the_money() -> None:
         machine.begin(index)
         machine.end(index, how)
     machine.do(ev.StepInterrupted(at=AT, step="m", attempt=1, reason="x"))
-    machine.do(ev.StepInvalidated(at=AT, step="m", reason="its definition changed"))
+    machine.do(ev.StepInvalidated(at=AT, step="m", reason="definition changed"))
 
     assert list(machine.state.units) == [("m", None)]
     unit = machine.state.units["m", None]

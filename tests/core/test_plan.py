@@ -155,7 +155,7 @@ def two_steps(**options: Any) -> Pipeline:
     ("history", "decision", "reason"),
     [
         ([], "run", "not started yet"),
-        ([ev.StepStarted(at=AT, step="a", attempt=1)], "rerun", "attempt 1 was cut off"),
+        ([ev.StepStarted(at=AT, step="a", attempt=1)], "rerun", "interrupted during attempt 1"),
         (
             [
                 ev.StepStarted(at=AT, step="a", attempt=1),
@@ -170,7 +170,7 @@ def two_steps(**options: Any) -> Pipeline:
                 ev.StepFailed(at=AT, step="a", attempt=1, duration=1, error=failure("a"), retry_at=AT, retry_in=1),
             ],
             "rerun",
-            "attempt 1 failed and was to be repeated",
+            "attempt 1 failed; its retry is pending",
         ),
         (
             [
@@ -178,7 +178,7 @@ def two_steps(**options: Any) -> Pipeline:
                 ev.StepFailed(at=AT, step="a", attempt=1, duration=1, error=failure("a"), allowed=True),
             ],
             "rerun",
-            "failed, which is no longer allowed",
+            "failed, and is no longer allowed to fail",
         ),
         ([ev.StepSkipped(at=AT, step="a", reason="not wanted")], "reuse", "skipped: not wanted"),
     ],

@@ -417,7 +417,7 @@ steps:
 
     resumed = project.rerail("resume", "r", check=0)
 
-    assert "[warn] hole.bin changed -- restored from content store" in resumed.stderr
+    assert "[warn] hole.bin changed -- restored from the content store" in resumed.stderr
     assert "[warn] many" in resumed.stderr, resumed.stderr
     assert {path: path.read_bytes() for path in damaged} == damaged
     assert len(list((project.root / "many").iterdir())) == 500

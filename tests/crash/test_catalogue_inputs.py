@@ -286,7 +286,7 @@ def test_doctor_warns_of_state_in_a_layer_of_a_container(project: Project) -> No
     if done.returncode == 77:
         pytest.skip("overlay cannot be mounted here")
 
-    assert re.search(r"^!  file system +overlay: of a container", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^!  file system +overlay: lost with its container", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.fixture

@@ -359,7 +359,7 @@ def test_a_step_killed_for_its_memory_is_named_and_tried_again(odd_ends: Project
     failed = unit(odd_ends, "oom").error
 
     assert failed is not None
-    assert failed.message == "killed by SIGKILL (by the system when memory ran out, unless somebody did it)"
+    assert failed.message == "killed by SIGKILL (out of memory?)"
     assert (failed.signal, failed.exit_code, failed.retryable) == ("SIGKILL", None, True)
     assert unit(odd_ends, "oom-once").status == "completed"
     assert odd_ends.ledger()[:4] == ["oom-once", "oom-once", "oom", "oom"]

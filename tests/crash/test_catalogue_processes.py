@@ -208,7 +208,7 @@ def test_terminated_and_then_killed_before_the_grace_is_over(project: Project) -
     eventually(lambda: project.ledger() == ["a", "b"], "b runs")
     process.terminate()
     assert process.stderr is not None
-    assert any("ending what runs" in line for line in process.stderr)
+    assert any("stopping steps" in line for line in process.stderr)
     process.kill()
     process.communicate()
 
@@ -416,7 +416,7 @@ def test_a_resume_ends_what_nobody_else_could(project: Project) -> None:
     (project.root / "go").touch()
     message = resumed.communicate()[1]
     assert resumed.returncode == 0
-    assert "left over from the previous life" in message
+    assert "left over from the previous invocation" in message
 
 
 @pytest.mark.scenario("H9")

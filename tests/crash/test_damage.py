@@ -113,7 +113,7 @@ def test_no_damage_to_the_journal_is_taken_for_the_truth(damaged_run: Project) -
             # The one thing that may be missing is the end of the last segment, not known to any checkpoint, and
             # then it is said.
             assert path == segments[-1], (what, path)
-            assert any("cut off" in notice for notice in notices), (what, notices)
+            assert any("incomplete" in notice for notice in notices), (what, notices)
             assert state.seq < truth.seq
             forgiven += 1
         path.write_bytes(subject.good)

@@ -119,6 +119,6 @@ def test_results_of_a_map_that_were_changed_are_put_back(failed: Project) -> Non
 
     done = failed.rerail("resume", "r", check=0)
 
-    assert "its results were lost or damaged; they are put back" in done.stderr
+    assert "its results were lost or damaged; rebuilt" in done.stderr
     assert results.read_bytes() == good
     assert failed.ledger() == ["a", "m-x", "m-y", "z", "z"]

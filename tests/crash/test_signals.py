@@ -132,7 +132,7 @@ def test_three_signals_end_the_process_whatever_it_is_doing(project: Project, ho
         assert process.returncode == -signal.SIGKILL
     else:
         assert process.returncode in (128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP)
-        assert "the third signal: left at once; what was acknowledged is safe" in said
+        assert "exiting now; recorded progress is safe" in said
     assert project.json("show", "r")["status"] == "crashed"
     project.rerail("resume", "r", check=0)
 

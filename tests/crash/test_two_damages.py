@@ -83,7 +83,7 @@ def invoke(root: Path, history: int, world: World) -> str:
         start = api.StartRequest(pipeline_path=str(root / "p.yaml"), run_id="r", options=RunOptions(parallel=1))
         api.start_pipeline(store, pipeline, b"text", start, [world], functions=functions, base_dir=str(root))
         return "started"
-    if any("cut off" in notice for notice in notices(store)):
+    if any("incomplete" in notice for notice in notices(store)):
         world.given_up = True
     request = api.ResumeRequest(pipeline=pipeline)
     try:
@@ -178,7 +178,7 @@ def judge(root: Path, history: int, world: World) -> str:
     else:
         if not proof.records:
             return "verify calls a run intact that has lost all of its records"
-        said = world.given_up or any("cut off" in notice for notice in proof.notices)
+        said = world.given_up or any("incomplete" in notice for notice in proof.notices)
         if proof.records < world.newest and not said:
             return f"verify calls a run intact that has lost {world.newest - proof.records} records"
     for _ in range(3):

@@ -75,7 +75,7 @@ def test_on_error_warn_goes_on_without_a_record_and_still_fails(lab: Lab, at: in
 
     assert met["code"] == STATE_ERROR
     assert began == {"a", "b", "c", "d"}, "it did not go on"
-    assert "going on without a record" in result["messages"]
+    assert "continuing without a record" in result["messages"]
     # What was not recorded was not acknowledged either, and runs again.
     assert len(met["acked"]) < len(began)
     assert result["lives"][-1]["code"] == 0

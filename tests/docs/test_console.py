@@ -19,10 +19,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WITH_CONSOLE = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
 
 _EQUAL = [
-    (
-        re.compile(r"was cut off after \d+(\.\d+)? s"),
-        "was cut off",
-    ),  # said where it took a second, as a slow disk makes it
+    (re.compile(r"attempt 1 \(after [^)]*\)"), "attempt 1"),  # said where it took a second, as a slow disk makes it
     (re.compile(r"until (\d{4}-\d\d-\d\d )?\d\d:\d\d\b"), "until TIME"),
     (re.compile(r"approved by \S+"), "approved by NAME"),
     (re.compile(r"\d\d:\d\d:\d\d"), "TIME"),
@@ -34,7 +31,7 @@ _EQUAL = [
     (re.compile(r"byte \d+: .*"), "byte"),
     (re.compile(r"/\S*/\.rerail"), "STATE"),
     (re.compile(r" {2,}"), "  "),
-    (re.compile(r"up to \d+ at once"), "up to N at once"),
+    (re.compile(r"up to \d+ in parallel"), "up to N in parallel"),
 ]
 
 
@@ -54,7 +51,7 @@ def matches(expected: list[str], actual: list[str]) -> bool:
 
 
 # What is said only where something takes long.
-_ASIDE = re.compile(r"rerail: proving artifacts, .* read so far")
+_ASIDE = re.compile(r"rerail: verifying artifacts, .* read so far")
 
 
 def patient(command: str) -> str:

@@ -429,4 +429,4 @@ def test_money_that_nobody_can_know_of_is_said(project: Project) -> None:
     store = DirectoryStore(str(project.root / ".rerail"))
     channels.wipe(process_tag_in(store, "r"))  # as a restart of the machine does
     done = project.rerail("resume", "r", check=0)
-    assert "had cost when it was killed is not known here" in done.stderr
+    assert "when it was killed is known only up to the last save" in done.stderr

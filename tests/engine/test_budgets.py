@@ -204,7 +204,7 @@ steps:
 
     shown = project.rerail("show", "r", check=0).stdout
     assert "7 of 18, $0.42" in shown
-    assert "and $0.42 by what was under way" in shown
+    assert "plus $0.42 by attempts in flight" in shown
     assert project.json("cost", "r")["total"]["cost_usd"] == 0.42, "the last known figure"
     assert "7 of 18, $0.42" in project.rerail("resume", "r", "--dry-run", check=0).stderr
     (project.root / "ok").touch()
@@ -405,7 +405,7 @@ steps:
     project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "1", check=-9)
     planned = project.rerail("resume", "r", "--dry-run").stderr
     assert project.json("cost", "r")["total"]["cost_usd"] == 0.1
-    assert "0 of 3 steps reused, 1 continued" in planned
+    assert "reusing 0 of 3 steps, continuing 1" in planned
     assert "and $0.10" in planned
     (project.root / "on").touch()
     project.rerail("resume", "r", check=0)

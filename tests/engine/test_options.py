@@ -33,7 +33,7 @@ finally:
     resumed = project.rerail("resume", "r", check=0)
 
     assert project.ledger()[5:] == ["a", "b", "tell-completed", "end"]
-    assert "gone" not in resumed.stderr
+    assert "removed" not in resumed.stderr
 
 
 @pytest.mark.scenario("H12")
@@ -86,7 +86,7 @@ steps:
     planned = project.rerail("resume", "r", "--dry-run", check=0).stderr
     project.rerail("resume", "r", check=0)
 
-    assert "run    two    the clean-up after a was not finished" in planned
+    assert "run    two    the cleanup of a did not finish" in planned
     assert project.ledger() == ["a", "one", "two", "two", "three"]
 
 
@@ -178,7 +178,7 @@ def test_what_is_asked_about_a_clean_up_is_asked_until_it_is_answered(project: P
     resumed = project.rerail("resume", "r", check=0)
 
     assert project.ledger() == ["first", "a", "one", "two", "a"]
-    assert "cut off at byte" not in resumed.stderr
+    assert "truncated at byte" not in resumed.stderr
 
 
 @pytest.mark.parametrize("slow", ["0.3", "0"])
@@ -450,7 +450,7 @@ def test_from_and_until(project: Project) -> None:
         )
     )
     stopped = project.rerail("run", "pipeline.yaml", "--id", "r", "--until", "b", check=0)
-    assert "stopped after b, as --until asked" in stopped.stderr
+    assert "stopped after b (--until)" in stopped.stderr
     assert project.ledger() == ["a", "b"]
     assert project.json("list")[0]["status"] == "paused"
     project.rerail("resume", "r", "--parallel", "1", check=0)

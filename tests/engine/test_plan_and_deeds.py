@@ -196,7 +196,7 @@ def test_an_item_of_an_iteration_that_is_over_has_the_loop_begin_anew_and_the_pl
 
     done = project.rerail("dlq", "retry", "r", "1::b", check=0)
 
-    assert "rerun  l  l/m[1::b] is tried again in an iteration that is over, so the loop begins anew" in done.stderr
+    assert "rerun  l  retrying l/m[1::b], of an earlier iteration, restarts the loop" in done.stderr
     assert project.ledger() == ["s1", "ma1", "mb1", "t1-0", "s2", "ma2", "mb2", "t2-0", "z-2"]
     assert project.json("dlq", "list", "r") == []
 
@@ -266,7 +266,7 @@ def test_a_question_that_waits_is_said_beside_a_failure_whether_or_not_there_are
     for last in ("", "finally: [{run: 'true'}]\n"):
         project.pipeline(f"steps:\n  - {{id: ok, approve: go on?}}\n  - {{id: bad, needs: [], run: exit 1}}\n{last}")
         done = project.rerail("run", "pipeline.yaml", check=1)
-        assert "besides what failed, ok waits for approval" in done.stderr
+        assert "also: ok waits for approval" in done.stderr
 
 
 def test_an_unknown_outcome_is_said_beside_a_failure(project: Project) -> None:
@@ -277,7 +277,7 @@ steps:
 """)
     project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "1", check=-9)
     done = project.rerail("resume", "r", check=1)
-    assert "besides what failed, the outcome of once is unknown" in done.stderr
+    assert "also: the outcome of once is unknown" in done.stderr
 
 
 def test_step_keys_of_different_items_are_different(project: Project) -> None:

@@ -110,9 +110,9 @@ def test_an_allowed_failure_is_tried_again_when_it_was_edited_or_is_no_longer_al
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     assert "reuse  a" in project.rerail("resume", "--dry-run").stderr
     project.pipeline(text("exit 1", "false"))
-    assert "rerun  a  failed, which is no longer allowed" in project.rerail("resume", "--dry-run").stderr
+    assert "rerun  a  failed, and is no longer allowed to fail" in project.rerail("resume", "--dry-run").stderr
     project.pipeline(text("exit 0", "true"))
-    assert "rerun  a  its definition changed" in project.rerail("resume", "--dry-run").stderr
+    assert "rerun  a  definition changed" in project.rerail("resume", "--dry-run").stderr
 
 
 def test_a_retry_on_the_way_does_not_make_a_product_different(project: Project) -> None:
@@ -140,7 +140,7 @@ def test_the_second_signal_kills_at_once(project: Project) -> None:
     eventually(lambda: project.ledger() == ["first", "a"], "a runs")
     process.send_signal(signal.SIGTERM)
     assert process.stderr is not None
-    assert any("ending what runs" in line for line in process.stderr)  # it has heard the first
+    assert any("stopping steps" in line for line in process.stderr)  # it has heard the first
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
 
@@ -361,7 +361,7 @@ def test_the_torn_end_of_a_journal_is_told_once(project: Project) -> None:
     journal.write_bytes(data[: end + 1] + b'{"sum":"half a rec' + data[end + 19 :])
     (project.root / "go").touch()
 
-    assert "cut off" in project.rerail("resume", "r", check=1).stderr
+    assert "incomplete" in project.rerail("resume", "r", check=1).stderr
     later = project.rerail("resume", "r", check=1).stderr
-    assert "cut off" not in later
+    assert "incomplete" not in later
     assert "ignored" not in later

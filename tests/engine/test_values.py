@@ -88,7 +88,7 @@ steps:
     assert project.ledger() == ["a", "c"]
     statuses = [step["status"] for step in project.json("show", "r")["steps"]]
     assert statuses == ["completed", "skipped", "completed", "skipped"]
-    assert 'skipped      b: `when: params.level == "final"` does not hold' in done.stderr
+    assert 'skipped      b: `when` is false (params.level == "final")' in done.stderr
     project.rerail("run", "pipeline.yaml", "-p", "level=final", check=0)
     assert project.ledger()[2:] == ["a", "b"]
 

@@ -290,7 +290,7 @@ steps:
     (project.root / "ok").touch()
     resumed = project.rerail("resume", "r", check=0)
 
-    assert "saving " in resumed.stderr
+    assert "saves " in resumed.stderr
     assert " and $1.50\n" in resumed.stderr, "the first step, and two items"
     assert " and $1.50" in project.rerail("history", "r", check=0).stdout
     assert "the last resume saved $1.50" in project.rerail("show", "r", check=0).stdout
@@ -361,7 +361,7 @@ def test_an_answer_may_come_before_the_question_and_while_the_run_goes_on(projec
     handed = project.rerail("approve", "r", "ok", check=0)
     _, said = process.communicate(timeout=120)
 
-    assert "the process that drives run r goes on" in handed.stderr
+    assert "run r continues" in handed.stderr
     assert process.returncode == 0, said
     assert project.ledger().count("published") == 1
     assert len(judged(project)) == 1
@@ -522,7 +522,7 @@ steps:
 
     assert sorted(project.ledger()) == ["slow", "x", "z"], "the item whose rejection was taken back"
     assert process.returncode == 5, said
-    assert "ok was answered anew" in said
+    assert "ok was answered again" in said
     project.rerail("resume", "r", check=0)
     assert project.json("show", "r")["steps"][2]["outputs"]["approved"] is True
 

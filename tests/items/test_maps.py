@@ -126,16 +126,16 @@ steps:
 BAD = [
     ("{over: {lines: gone.txt}}", "gone.txt cannot be read: No such file"),
     ("{over: {json: broken.json}}", "broken.json is not JSON"),
-    ("{over: {json: ok.json}}", "`over` must come to a list, not a mapping"),
+    ("{over: {json: ok.json}}", "`over` must evaluate to a list, not a mapping"),
     ("{over: {command: 'echo x; exit 3'}}", "`over`: exited with code 3"),
     ("{over: {command: 'echo {', as: json}}", "not JSON"),
-    ('{over: "${{ params.text }}"}', "`over` must come to a list, not text"),
+    ('{over: "${{ params.text }}"}', "`over` must evaluate to a list, not text"),
     ('{over: [{id: a}, {no: b}], key: "${{ item.id }}"}', "the key of item 2"),
     ("{over: [a, b, a]}", "the key 'a' stands for 2 items, number 1 and 3"),
     ('{over: [{id: 1, n: 1}, {id: 1, n: 2}], key: "${{ item.id }}"}', "the key '1' stands for 2 items"),
     ("{over: {json: nul.json}}", "holds a NUL character"),
-    ("{over: {json: huge.json}}", "100000 at most: put it into a file"),
-    ('{over: [a], limit: "${{ params.text }}"}', "`limit` must come to a whole number"),
+    ("{over: {json: huge.json}}", "100000 at most: write it to a file"),
+    ('{over: [a], limit: "${{ params.text }}"}', "`limit` must evaluate to a whole number"),
     ("{over: [1, a], sort: item}", "cannot be compared"),
     ("{over: [{a: 1}], filter: item.b > 1}", "`filter` has no value for item 1"),
     ('{over: [""]}', "the key of item 1 is empty"),
@@ -227,7 +227,7 @@ steps:
 """)
     (project.root / "ok-a").touch()
     done = project.rerail("run", "pipeline.yaml", check=1)
-    assert "1 of 2 items failed, none may: b: exited with code 1" in done.stderr
+    assert "1 of 2 items failed (max_failures: 0): b: exited with code 1" in done.stderr
     assert "rerail dlq list" in done.stderr
     (project.root / "ok-b").touch()
     project.rerail("resume", check=0)
@@ -253,11 +253,11 @@ steps:
   - {id: after, run: 'echo "after ${{ steps.m.outputs.completed }}" >> "$LEDGER"'}
 """)
     done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
-    assert "2 in the dead letter queue: m[b], m[c]" in done.stderr
+    assert "2 items failed permanently: m[b], m[c]" in done.stderr
     assert "4/4, 2 failed" in project.rerail("list", check=0).stdout
     assert project.json("list")[0]["dead_letters"] == 2
     shown = project.rerail("show", "r", check=0).stdout
-    assert "2 items failed for good: rerail dlq list r" in shown
+    assert "2 items failed permanently: rerail dlq list r" in shown
     assert "dead letter queue" in project.rerail("history", "r", check=0).stdout
     assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr  # the map itself completed
 

@@ -53,7 +53,7 @@ FILES = {
     ("an escape attempt", "no param `__class__`"): "steps: [{run: 'echo ${{ params.__class__.__mro__ }}'}]",
     ("half an expression", "`${{` has no `}}`"): "steps: [{run: 'echo ${{ 1 + '}]",
     ("many problems", "problems more"): "steps:\n" + "".join(f"  - {{rum: x, id: 'bad id {n}'}}\n" for n in range(2000)),
-    ("a circle of five thousand", "in a circle"): "steps:\n"
+    ("a circle of five thousand", "dependency cycle"): "steps:\n"
     + "".join(f"  - {{id: s{n}, run: x, needs: [s{(n + 1) % 5000}]}}\n" for n in range(5000)),
     ("latin-1", "not UTF-8"): b"name: caf\xe9".decode("latin-1"),
     ("a list without end", "more than 120000 values"): "steps: [" + "a," * 1_000_000 + "]",
@@ -199,7 +199,7 @@ OUTPUTS = {
     "a name that steers": ("printf '\\033[2J=1\\n'", "cannot be the name of an output"),
     "no name": ("echo '=1'", "'' cannot be the name of an output"),
     "not UTF-8": ("printf 'a=\\377\\n'", "$RERAIL_OUTPUT line 1: not UTF-8"),
-    "too much": ("head -c 1500000 /dev/zero | tr '\\0' x", "at most (write a file and hand out its path)"),
+    "too much": ("head -c 1500000 /dev/zero | tr '\\0' x", "at most (write a file and output its path)"),
     "too deep": ('python3 -c \'print("{\\"a\\": " + "["*200 + "]"*200 + "}")\'', "nested deeper than"),
     "a number too large": ("echo '{\"a\": 99999999999999999999}'", "$RERAIL_OUTPUT line 1"),
 }

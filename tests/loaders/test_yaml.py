@@ -102,7 +102,7 @@ def test_a_cycle_is_named_with_its_path() -> None:
         f"  - {{id: {step}, run: x, needs: [{need}]}}\n" for step, need in (("a", "c"), ("b", "a"), ("c", "b"))
     )
 
-    assert problems(text) == ["p.yaml:2:5: the steps need each other in a circle: a → c → b → a"]
+    assert problems(text) == ["p.yaml:2:5: dependency cycle: a → c → b → a"]
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -136,10 +136,10 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("steps: [{run: 'echo ${{ params.x }}'}]", "1:21: `params.x`: no param `x`"),
         ("steps: [{run: 'echo ${{ params.x'}]", "1:21: `${{` has no `}}`"),
         ("steps: [{run: 'echo `${{ run.id }}`'}]", "cannot stand in `backticks`"),
-        ("steps: [{run: x, when: y}]", "1:24: `y`: nothing is called `y`"),
+        ("steps: [{run: x, when: y}]", "1:24: `y`: unknown name `y`"),
         ("steps: [{run: x, when: 1 +}]", "unexpected"),
         ("steps: [{id: a, run: x}, {id: b, run: x, needs: [], when: steps.a.status}]", "add it to `needs`"),
-        ("steps: [{run: x, env: {A: '${{ nope }}'}}]", "nothing is called `nope`"),
+        ("steps: [{run: x, env: {A: '${{ nope }}'}}]", "unknown name `nope`"),
         ("steps: [{write: {path: a, content: '${{ run.x }}'}}]", "`run` has id, dir, status"),
         ("steps: [{run: x, agent: claude}]", "`agent` is not supported by this version"),
         ("steps: [{id: 'a/b', run: x}]", "cannot be a step id"),
@@ -213,7 +213,7 @@ def test_a_bad_file_creates_nothing_and_shows_all_problems(project: Project) -> 
         ("params: {n: {choices: [a, b], default: c}}", "the default 'c' is not one of its choices"),
         ("params: {n: {choices: a}}", "`choices` of param `n` must be a list, not text"),
         ("params: {n: {type: number, choices: [1, x]}}", "the choice 'x' is not of type number"),
-        ("defaults: {timeout: 0}", "`timeout` of `defaults` must be longer than nothing"),
+        ("defaults: {timeout: 0}", "`timeout` of `defaults` must be above 0"),
         ("defaults: {retry: {delay: 100000000000000000}}", "`delay` of `retry` must be a duration"),
         ("params: {n: {required: true, default: x}}", "its default would never be used"),
         ("finally: [{run: x, checks: ['']}]", "is empty or holds a NUL"),

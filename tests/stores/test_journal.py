@@ -101,7 +101,7 @@ def test_a_torn_last_batch_is_dropped_whole_or_in_part_and_said(tmp_path: Path, 
     recording = store.read("r1")
     assert recording.state.seq == 5
     assert recording.state.unit(("s3", None)).status == "pending"
-    assert any("cut off" in notice for notice in recording.notices)
+    assert any("incomplete" in notice for notice in recording.notices)
 
 
 @pytest.mark.scenario("B3", "E4")
@@ -123,7 +123,7 @@ def test_life_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
     store, path = killed_run(tmp_path, 2)
     path.write_bytes(path.read_bytes().rstrip(b"\n")[:-10])
     log = store.own("r1")
-    assert any("cut off" in notice for notice in log.recording.notices)
+    assert any("incomplete" in notice for notice in log.recording.notices)
     log.append([testing.resumed(), StepStarted(at=AT, step="s9", attempt=1)])
     log.close()
 

@@ -76,7 +76,7 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
     ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
     unit = _approve_step(ready.pipeline, recording.state, step, run_id)
     if not recording.state.seq:
-        raise UsageError(f"run {run_id} has not begun", hint=f"rerail resume {run_id}")
+        raise UsageError(f"run {run_id} has not started", hint=f"rerail resume {run_id}")
     _refuse_answered(recording.state, unit, run_id)
     if len(verdict.reason) > MOST_REASON:
         raise UsageError(f"-m: {len(verdict.reason)} characters; {MOST_REASON} at most", hint="rerail approve --help")
@@ -101,7 +101,7 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
 def _refuse_answered(state: RunState, unit: Unit, run_id: str) -> None:
     status = state.unit(unit).status
     if status in ("completed", "skipped", "running"):
-        raise UsageError(f"{name(unit)} does not wait for anybody: it is {status}", hint=f"rerail show {run_id}")
+        raise UsageError(f"{name(unit)} is not waiting for approval: it is {status}", hint=f"rerail show {run_id}")
 
 
 def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -> Unit:
@@ -109,7 +109,7 @@ def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -
     given = re.fullmatch(r"([^\[]+)\[(.*)\]", text, re.DOTALL)
     unit: Unit = (given[1], given[2]) if given else (text, None)
     if unit[0] not in steps:
-        there = f"it has {', '.join(sorted(steps)[:12])}" if steps else "it has none that waits for a person"
+        there = f"it has {', '.join(sorted(steps)[:12])}" if steps else "it has none"
         raise UsageError(f"run {run_id} has no `approve` step {text!r}; {there}", hint=f"rerail show {run_id}")
     around = unit[0].rpartition("/")[0]
     begun = sorted(
@@ -119,7 +119,7 @@ def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -
     )
     if unit[1] not in (begun if steps[unit[0]] else [None]):
         named = f"name one of its items, such as {unit[0]}[{begun[0]}]" if begun else "it has no such item"
-        raise UsageError(f"{text!r} is no `approve` step of run {run_id}: {named}", hint=f"rerail show {run_id}")
+        raise UsageError(f"{text!r} is not an `approve` step of run {run_id}: {named}", hint=f"rerail show {run_id}")
     return unit
 
 
@@ -150,8 +150,8 @@ def _refuse_past_iterations(state: RunState, unit: Unit, run_id: str) -> None:
     for outer in around(unit):
         if is_past_iteration(state, outer, unit):
             raise UsageError(
-                f"{name(unit)} is in an iteration of {name(outer)} that is over",
-                hint=f"rerail resume {run_id} --from {outer[0].split('/')[0]}, which begins it anew",
+                f"{name(unit)} is in an iteration of {name(outer)} that has ended",
+                hint=f"rerail resume {run_id} --from {outer[0].split('/')[0]}  # restarts it",
             )
 
 
@@ -166,7 +166,7 @@ def _record(store: Store, log: RunWriter, events: list[Event]) -> None:
     if state.status == "running":
         at = next((at for at, event in enumerate(events) if isinstance(event, _SAID)), 0)
         last = state.updated_at or events[0].at  # nobody drove it since
-        events.insert(at, RunInterrupted(at=last, reason="the process that drove it was gone"))
+        events.insert(at, RunInterrupted(at=last, reason="its process died"))
     mask = secrets_of(store, log.recording)
     events = [mask.struct(event) for event in events]
     fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written

@@ -121,7 +121,7 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
     header, state = recording.header, recording.state
     if header.parent and not state.seq:
         raise UsageError(
-            f"run {header.run_id} was to be a fork of {header.parent}, and was cut off before it shared anything",
+            f"run {header.run_id}, a fork of {header.parent}, was interrupted before it inherited anything",
             hint=f"rerail delete {header.run_id} --yes, then fork again",
         )
     notices = list(recording.notices)
@@ -136,7 +136,7 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
 
         text = store.pipeline(header.run_id, state.pipeline_sha256)
         pipeline = load_pipeline(text, path)
-        notices.append(f"{path} is gone; the copy the run was last driven with is used")
+        notices.append(f"{path} is missing; using the copy of the last invocation")
     mask = present_secrets(pipeline, request.options or (state.options if state.seq else header.options))
     refuse_secret_pipeline(mask, pipeline, text, header.pipeline_path)
     _refuse_unknown(pipeline, (request.execute.start, request.execute.until), header.run_id)
@@ -242,7 +242,7 @@ def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None
             except PathNotAllowed as error:
                 problems.append(f"{where}: {error}")
     if problems:
-        raise PipelineInvalid(problems, hint="correct it, then the same command")
+        raise PipelineInvalid(problems, hint="correct it, then run it again")
 
 
 def _bad_schema(schema: str, place: ProjectPaths) -> str:
@@ -336,7 +336,7 @@ def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
         value = os.environ.get(name)
         if not value:
             what = "is not set" if value is None else "is empty"
-            raise UsageError(f"the secret {name} {what} in the environment", hint=f"{name}=… and the same command")
+            raise UsageError(f"the secret {name} {what} in the environment", hint=f"export {name}=…, then run it again")
         values.append(value)
     return Mask(values)
 

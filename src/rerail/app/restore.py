@@ -100,5 +100,5 @@ def sealed_now(store: Store, log: RunWriter, step_id: str, base_dir: str, until:
         artifacts = seal(filled(step.artifacts, scope), means).records
         return {"artifacts": artifacts, "inputs": examine(filled(step.inputs, scope), means)}
     except (ArtifactInvalid, ExpressionError) as error:
-        hint = f"put it in order, or: rerail mark {header.run_id} {step_id} pending"
+        hint = f"fix it, or: rerail mark {header.run_id} {step_id} pending"
         raise UsageError(f"{step_id} cannot be marked completed: {error}", hint=hint) from None

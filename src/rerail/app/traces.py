@@ -58,7 +58,7 @@ def end_processes(log: RunWriter) -> int:
 
 def ended_words(count: int) -> str:
     """How it is said that processes were ended."""
-    return f"ended {count} process{'es' if count > 1 else ''} left over from the previous life"
+    return f"ended {count} process{'es' if count > 1 else ''} left over from the previous invocation"
 
 
 def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:

@@ -162,8 +162,8 @@ def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Seque
         return
     for reporter in reporters:
         reporter.warn(
-            f"what {name(cut_off[0])} had cost when it was killed is not known here beyond what was saved:"
-            " the machine was restarted since, or the run comes from another one"
+            f"the cost of {name(cut_off[0])} when it was killed is known only up to the last save:"
+            " the machine restarted since, or the run comes from another machine"
         )
 
 

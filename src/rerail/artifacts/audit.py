@@ -325,17 +325,17 @@ def _absent(full: str, error: OSError) -> AuditFinding:
 
 
 def _restless(error: ChangedWhileRead) -> ArtifactUnreadable:
-    return ArtifactUnreadable(f"{error} Nothing was changed", hint="the same command, once it rests")
+    return ArtifactUnreadable(f"{error} Nothing was changed", hint="retry when the file is no longer being written")
 
 
 def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:
     return ArtifactUnreadable(
-        f"cannot read {path}: {error.strerror}; nothing was changed", hint="make it readable, then the same command"
+        f"cannot read {path}: {error.strerror}; nothing was changed", hint="make it readable, then run it again"
     )
 
 
 def state_of(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
-    """intact, missing, empty, truncated, changed, wrong type; `touched` if only reading it could tell."""
+    """intact, missing, empty, truncated, changed, wrong type; `unverified` if only reading it could tell."""
     full = os.path.join(work_dir, to_path(record.path))
     if record.kind == "tree":
         return _tree(record, work_dir, content)
@@ -349,7 +349,7 @@ def state_of(record: ArtifactRecord, work_dir: str, content: ContentStore) -> st
         return "intact"
     if status.st_size != record.size:
         return "empty" if not status.st_size else "truncated" if status.st_size < record.size else "changed"
-    return "touched"
+    return "unverified"
 
 
 def _tree(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
@@ -358,7 +358,7 @@ def _tree(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
         return "missing"
     entries = read_manifest(content, record.internal.manifest)
     if entries is None:
-        return "unproved"
+        return "unverifiable"
     try:
         stamps = [
             (entry.path, stamp_of(os.lstat(os.path.join(work_dir, to_path(entry.path)))))
@@ -367,4 +367,4 @@ def _tree(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
         ]
     except OSError:
         return "changed"
-    return "intact" if joint_stamp([*stamps, *other_stamps(entries)]) == record.internal.stamp else "touched"
+    return "intact" if joint_stamp([*stamps, *other_stamps(entries)]) == record.internal.stamp else "unverified"

@@ -96,14 +96,14 @@ class Restorer:
         except (OSError, ValueError, ChangedWhileRead) as error:
             if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
                 raise ArtifactUnreadable(
-                    f"cannot quarantine {full}: {error}; nothing was started", hint="move it, then the same command"
+                    f"cannot quarantine {full}: {error}; nothing was started", hint="move it, then run it again"
                 ) from error
             self.failed[flaw.path] = f"cannot be restored: {error}"
 
     def _quarantine(self, name: str, real: str) -> str:
         """Move what stands at a real path into quarantine; where it is. Raises ValueError if it holds a secret."""
         if self._mask and _holds_secret(real, self._mask):
-            raise ValueError("it holds a secret, and what is in the state directory never does")
+            raise ValueError("it holds a secret, and the state directory never does")
         return self._files.quarantine(real, to_path(name))
 
     def _top(self, flaw: Flaw) -> str:
@@ -180,13 +180,13 @@ def describe(
     restored = {(one.unit, flaw.path) for one in mended or () for flaw in one.restored}
     for decision in plan.everything:
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():
-            told = f"re-running {name(decision.unit)}"
+            told = f"rerunning {name(decision.unit)}"
             if mended is None and decision.mends:
-                told = "can be restored from content store"
+                told = "can be restored from the content store"
             elif (decision.unit, flaw.path) in restored:
-                told = "restored from content store"
+                told = "restored from the content store"
             where = quarantined.get((decision.unit, flaw.path))
-            kept = f"; what stood there is kept in {os.path.join(run_dir, where)}" if where else ""
+            kept = f"; the file found there is in {os.path.join(run_dir, where)}" if where else ""
             lines.append(("warn", f"{flaw.words} -- {told}{kept}"))
         lines += [("info", f"{path} intact") for path in audit.intact.get(decision.unit, ())]
     return lines

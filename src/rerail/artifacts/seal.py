@@ -159,17 +159,19 @@ def _keep(
     try:
         means.content.publish((staged, reading.sha256) for reading, staged in readings if reading.staged)
     except OSError as error:
-        warnings.append(f"no copy of {found.path} is kept: {error.strerror}")
+        warnings.append(f"no copy of {found.path} in the content store: {error.strerror}")
         return False
     secret = [name for (name, _), (reading, _) in zip(found.files, readings, strict=True) if reading.secret]
     if secret:
-        warnings.append(f"{secret[0]} holds a secret, so no copy of it is kept")
+        warnings.append(f"{secret[0]} holds a secret, so the content store has no copy of it")
     kept = not secret and all(means.content.has(reading.sha256) for reading, _ in readings)
     if not kept and not secret and artifact.keep is not False:
         size = sum(reading.size for reading, _ in readings)
         fits = all(is_to_be_kept(artifact, reading.size) for reading, _ in readings)
-        why = ": the content store is full, or the disk nearly so" if fits else ""
-        warnings.append(f"{found.path} ({size_text(size)}) is not kept{why}; if it is damaged, the step runs again")
+        why = ", which is full (or the disk nearly is)" if fits else ""
+        warnings.append(
+            f"{found.path} ({size_text(size)}) has no copy in the content store{why}; if it is lost, the step reruns"
+        )
     return kept
 
 

@@ -33,8 +33,8 @@ AGAIN = 5.0
 _DOING = {
     "artifacts": "sealing its artifacts",
     "inputs": "reading its inputs",
-    "confirm": "proving its artifacts once more",
-    "clear": "looking at what it had made",
+    "confirm": "verifying its artifacts again",
+    "clear": "checking its artifacts",
 }
 
 

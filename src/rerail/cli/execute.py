@@ -74,26 +74,28 @@ def changes_option() -> Decorator:
         "--changes",
         type=click.Choice(["rerun", "keep", "refuse"]),
         default="rerun",
-        help="What to do with steps whose definition was edited since they ran.",
+        help="What to do with steps edited since they ran.",
     )
 
 
 def driving_options(command: Any) -> Any:
     for option in (
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps at once."),
-        click.option("--from", "start", default="", metavar="STEP", help="Run STEP and what depends on it in any case."),
+        click.option("--from", "start", default="", metavar="STEP", help="Rerun STEP and everything after it."),
         click.option("--until", default="", metavar="STEP", help="Stop when STEP is done."),
-        click.option("--budget-usd", type=Dollars(), metavar="X", help="Pause when so much is spent."),
-        click.option("--max-runtime", metavar="D", help="Pause after this time, such as 5h50m."),
+        click.option("--budget-usd", type=Dollars(), metavar="X", help="Pause once this budget is spent."),
+        click.option("--max-runtime", metavar="D", help="Pause after this time (5h50m)."),
         click.option(
             "--wait/--no-wait",
             default=None,
-            help="Wait until a quota is there again, however long; or try at once although it should not be.",
+            help="Wait for an exhausted quota to reset; --no-wait tries now.",
         ),
-        click.option("--allow-concurrent", is_flag=True, help="Run although a live run may write the same files."),
-        click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable."),
+        click.option("--allow-concurrent", is_flag=True, help="Run even if a live run may write the same files."),
+        click.option(
+            "--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable everywhere."
+        ),
         click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
-        json_option("Stream one JSON event per line on stdout, each once it is durable."),
+        json_option("Stream events as JSON, one per line, once durable."),
         store_option(),
         volume_options,
     ):
@@ -111,7 +113,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
     if wanted.dry_run or (known.state.status == "completed" and known.is_cached):
         ready = api.prepare(store, run_id, request, base_dir=base)
         if ready.finished:
-            say(f"rerail: run {run_id} is completed; there is nothing to resume")
+            say(f"rerail: run {run_id} is completed; nothing to resume")
             return 0
         if wanted.dry_run:
             ready = ready.shown
@@ -129,7 +131,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
             told = PlanPrinter(headline, wanted, store, shown, printed.drain)
             result = api.resume(store, run_id, shown.reporters, request, base_dir=base, teller=told)
         if result is None:
-            say(f"rerail: run {run_id} is completed; there is nothing to resume")
+            say(f"rerail: run {run_id} is completed; nothing to resume")
             return 0
         return conclude(result, store, quiet=wanted.quiet)
 

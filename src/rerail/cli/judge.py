@@ -17,7 +17,7 @@ def judging_options(command: Any) -> Any:
     for option in (
         store_option(),
         click.option(
-            "-m", "--message", "reason", default="", metavar="TEXT", help="Why; recorded with your name and the time."
+            "-m", "--message", "reason", default="", metavar="TEXT", help="Reason; recorded with your name and the time."
         ),
         click.argument("step", shell_complete=complete_step),
         run_argument(),
@@ -33,9 +33,5 @@ def judge(run_name: str, step: str, reason: str, store_url: str | None, *, appro
     verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)
     unit, live = interventions.judge(store, run_id, step, verdict, base_dir=store.base_dir)
     done = f"rerail: {name(unit)} is {'approved' if approved else 'rejected'} by {verdict.by}"
-    say(
-        f"{done}; the process that drives run {run_id} goes on"
-        if live
-        else f"{done}\n  next: rerail resume {run_id}{reach(store)}"
-    )
+    say(f"{done}; run {run_id} continues" if live else f"{done}\n  next: rerail resume {run_id}{reach(store)}")
     return 0

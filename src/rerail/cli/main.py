@@ -24,30 +24,30 @@ from rerail.version import VERSION
 # The function of each command, and its line in `rerail --help`, which does not import it.
 COMMANDS = {
     "run": ("rerail.cli.commands.run:run", "Run a pipeline."),
-    "resume": ("rerail.cli.commands.resume:resume", "Continue a run exactly where it was."),
-    "plan": ("rerail.cli.commands.plan:plan", "Say what a run would do, and why."),
-    "fork": ("rerail.cli.commands.fork:fork", "Start a run that shares the beginning of another."),
+    "resume": ("rerail.cli.commands.resume:resume", "Continue a run where it stopped."),
+    "plan": ("rerail.cli.commands.plan:plan", "Show what a run would do, and why."),
+    "fork": ("rerail.cli.commands.fork:fork", "Start a run that reuses the beginning of another."),
     "list": ("rerail.cli.commands.list:list_runs", "List the runs, newest first."),
     "show": ("rerail.cli.commands.show:show", "Show one run: its steps, outputs and errors."),
-    "history": ("rerail.cli.commands.history:history", "Tell everything that ever happened to a run."),
+    "history": ("rerail.cli.commands.history:history", "Show every event of a run."),
     "cost": ("rerail.cli.commands.cost:cost", "Add up what runs have cost: by step, model, day, run or pipeline."),
-    "logs": ("rerail.cli.commands.logs:logs", "Print what the steps of a run printed."),
-    "watch": ("rerail.cli.commands.watch:watch", "Watch a run that another process drives."),
-    "stop": ("rerail.cli.commands.stop:stop", "End a live run from another terminal."),
-    "dlq": ("rerail.cli.commands.dlq:dlq", "Items of maps that failed for good: list, show, retry, drop, edit."),
-    "approve": ("rerail.cli.commands.approve:approve", "Let a run go on behind a step that waits for a person."),
-    "reject": ("rerail.cli.commands.reject:reject", "Fail a step that waits for a person."),
-    "mark": ("rerail.cli.commands.mark:mark", "Say what is true of a step, where rerail cannot know."),
-    "repair": ("rerail.cli.commands.repair:repair", "Salvage what can be proved of a damaged run."),
-    "verify": ("rerail.cli.commands.verify:verify", "Prove that what is recorded of runs is intact."),
+    "logs": ("rerail.cli.commands.logs:logs", "Print the output of steps."),
+    "watch": ("rerail.cli.commands.watch:watch", "Watch a live run."),
+    "stop": ("rerail.cli.commands.stop:stop", "Stop a live run from another terminal."),
+    "dlq": ("rerail.cli.commands.dlq:dlq", "Dead letters, items that failed permanently: list, show, retry, drop, edit."),
+    "approve": ("rerail.cli.commands.approve:approve", "Approve a waiting step."),
+    "reject": ("rerail.cli.commands.reject:reject", "Reject a waiting step."),
+    "mark": ("rerail.cli.commands.mark:mark", "Set the status of a step by hand."),
+    "repair": ("rerail.cli.commands.repair:repair", "Recover what is intact of a damaged run."),
+    "verify": ("rerail.cli.commands.verify:verify", "Verify the journal and artifacts of runs."),
     "delete": ("rerail.cli.commands.delete:delete", "Delete a run."),
-    "prune": ("rerail.cli.commands.prune:prune", "Delete runs that are done with."),
+    "prune": ("rerail.cli.commands.prune:prune", "Delete old runs."),
     "init": ("rerail.cli.commands.init:init", "Write a commented pipeline to start from."),
     "check": ("rerail.cli.commands.check:check", "Check a pipeline file."),
     "schema": ("rerail.cli.commands.schema:schema", "Print the JSON Schema of pipeline files."),
-    "doctor": ("rerail.cli.commands.doctor:doctor", "Look at the store, the file system and the tools."),
+    "doctor": ("rerail.cli.commands.doctor:doctor", "Check the setup and report problems."),
     "completion": ("rerail.cli.commands.completion:completion", "Print the completion script of a shell."),
-    "demo": ("rerail.cli.commands.demo:demo", "Run a pipeline, kill it half-way, resume it."),
+    "demo": ("rerail.cli.commands.demo:demo", "Run a small pipeline, kill it half-way, resume it."),
 }
 
 INTERNAL_ERROR = 70
@@ -141,10 +141,10 @@ def call(arguments: list[str]) -> int:
         if debug:
             raise
         if _lacks_resources(error):
-            hint = "the same command, with more (ulimit -v, ulimit -u, or the limits of the container)"
-            complain("there is not enough memory, or no room for another process or thread", hint)
+            hint = "raise the limits (ulimit -v, ulimit -u, or those of the container), then run it again"
+            complain("not enough memory, or no more processes or threads allowed", hint)
             return OUT_OF_RESOURCES
-        complain(f"internal error: {type(error).__name__}: {error}", "the same command with `rerail --debug …`")
+        complain(f"internal error: {type(error).__name__}: {error}", "run it again as `rerail --debug …`")
         return INTERNAL_ERROR
 
 
@@ -190,8 +190,8 @@ def _called(arguments: list[str]) -> int:
             traceback.print_exc()
         if _lacks_resources(error):
             raise
-        where = f"{error.filename}: " if error.filename else "what was to be printed: "
-        complain(f"{where}{error.strerror}", "the same command, once that is put right")
+        where = f"{error.filename}: " if error.filename else "cannot print the output: "
+        complain(f"{where}{error.strerror}", "fix that, then run it again")
         return StateError.exit_code if _is_state(str(error.filename or "")) else 1
     except click.exceptions.Exit as request:
         return request.exit_code

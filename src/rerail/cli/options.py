@@ -26,11 +26,11 @@ class Dollars(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         amount = super().convert(value, param, ctx)
-        return self.fail(f"{value} is no amount.", param, ctx) if math.isnan(amount) else amount
+        return self.fail(f"{value} is not an amount.", param, ctx) if math.isnan(amount) else amount
 
 
 def store_option() -> Decorator:
-    return click.option("--store", "store_url", metavar="URL", help="Where runs live, instead of the nearest .rerail.")
+    return click.option("--store", "store_url", metavar="URL", help="Store to use instead of the nearest .rerail.")
 
 
 def json_option(what: str) -> Decorator:
@@ -38,8 +38,8 @@ def json_option(what: str) -> Decorator:
 
 
 def volume_options(command: Any) -> Any:
-    command = click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")(command)
-    return click.option("-v", "--verbose", is_flag=True, help="Say more.")(command)
+    command = click.option("-q", "--quiet", is_flag=True, help="Only show errors.")(command)
+    return click.option("-v", "--verbose", is_flag=True, help="Show more detail.")(command)
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
@@ -120,7 +120,8 @@ def find_run(store: Store, wanted: str) -> str:
         return matching[0]
     if matching:
         raise RunNotFound(
-            f"{wanted!r} begins {len(matching)} runs: {', '.join(sorted(matching)[:5])}", hint="rerail list"
+            f"{wanted!r} is ambiguous: it matches {len(matching)} runs ({', '.join(sorted(matching)[:5])})",
+            hint="rerail list",
         )
     import difflib
 

@@ -98,7 +98,7 @@ def how_far(seen: AttemptProgress | None) -> str:
 def describe_interruption(unit: UnitState, seen: AttemptProgress | None) -> str:
     """Describe the interruption of an attempt, with its last known progress."""
     far = how_far(seen)
-    return f"attempt {unit.attempts} was cut off{f' {far}' if far else ''}"
+    return f"interrupted during attempt {unit.attempts}{f' ({far})' if far else ''}"
 
 
 def describe_failure(unit: UnitState) -> str:
@@ -106,7 +106,7 @@ def describe_failure(unit: UnitState) -> str:
     if unit.retry_at is not None:
         if unit.refusals:
             return f"attempt {unit.attempts} was refused: {unit.reason}"
-        return f"attempt {unit.attempts} failed and was to be repeated"
+        return f"attempt {unit.attempts} failed; its retry is pending"
     if unit.reason.startswith("marked"):
         return unit.reason
     message = unit.error.message.splitlines()[0] if unit.error and unit.error.message else "failed"

@@ -57,7 +57,7 @@ class ItemList(msgspec.Struct, kw_only=True):
 def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
     """Build the item list from the value of a source; raise ItemListError that names the item at fault."""
     if not isinstance(raw, list):
-        raise ItemListError(f"`over` must come to a list, not {_kind(raw)}")
+        raise ItemListError(f"`over` must evaluate to a list, not {_kind(raw)}")
     values = list(enumerate(raw, 1))
     if action.filter:
         values = [(at, value) for at, value in values if _of(action.filter, "filter", at, value, scope)]
@@ -71,7 +71,7 @@ def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
     twice = first_duplicate(keys)
     if twice is not None:
         where = [str(at) for (at, _), key in zip(values, keys, strict=True) if key == twice]
-        raise ItemListError(f"the key {twice!r} stands for {len(where)} items, number {' and '.join(where[:5])}")
+        raise ItemListError(f"the key {twice!r} names {len(where)} items, numbers {' and '.join(where[:5])}")
     plain = [value for _, value in values]
     return with_digest(keys, None if plain == keys else plain)
 
@@ -102,7 +102,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
         try:
             key = language.render(expression, _with(scope, value))
         except ExpressionError as error:
-            raise ItemListError(f"the key of item {at} ({_shown(value)}) cannot be told: {error}") from None
+            raise ItemListError(f"the key of item {at} ({_shown(value)}) cannot be evaluated: {error}") from None
     elif isinstance(value, str):
         key = value
     elif isinstance(value, int | float | bool) or value is None:
@@ -128,7 +128,7 @@ def reject_invalid(key: str, value: Any) -> None:
         raise ItemListError(f"item {_shown(key)} is not text that can be recorded") from None
     if size > MAX_BYTES:
         raise ItemListError(
-            f"item {_shown(key)} has {size} bytes; {MAX_BYTES} at most: put it into a file and let the item name that"
+            f"item {_shown(key)} has {size} bytes; {MAX_BYTES} at most: write it to a file and use the path as the item"
         )
     if "\0" in key or _holds_nul(value):
         raise ItemListError(f"item {_shown(key)} holds a NUL character, which no process can be given")
@@ -154,7 +154,7 @@ def _sorted(values: list[tuple[int, Any]], expression: str, scope: Scope) -> lis
     try:
         return [pair for _, pair in sorted(by, key=lambda entry: entry[0])]
     except TypeError as error:
-        raise ItemListError(f"`sort` comes to values that cannot be compared: {error}") from None
+        raise ItemListError(f"`sort` gives values that cannot be compared: {error}") from None
 
 
 def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:
@@ -167,7 +167,7 @@ def _number(wanted: int | str | None, what: str, scope: Scope) -> int | None:
     if isinstance(number, str) and number.isascii() and number.isdecimal():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ItemListError(f"`{what}` must come to a whole number, not {_shown(number)}")
+        raise ItemListError(f"`{what}` must evaluate to a whole number, not {_shown(number)}")
     return number
 
 
@@ -200,7 +200,7 @@ class ListDiff(msgspec.Struct, kw_only=True):
     def words(self) -> str:
         told = [f"{self.new} new" if self.new else "", f"{len(self.changed)} changed" if self.changed else ""]
         told.append(f"{len(self.gone)} gone ({', '.join(self.gone[:3])})" if self.gone else "")
-        return "its items are not what they were: " + (", ".join(filter(None, told)) or "in another order")
+        return "its items changed: " + (", ".join(filter(None, told)) or "in another order")
 
 
 def diff(old: ItemList, marks: bytes | bytearray, new: ItemList) -> ListDiff:

@@ -83,7 +83,7 @@ def exhausted(budget: Budget, spent: Spent, of: str = "") -> str:
     for what, limit in limits(budget):
         used = spent.of(what)
         if used >= limit:
-            over = f" ({amount(what, plus(used, -limit))} over, by what was under way)" if used > limit else ""
+            over = f" ({amount(what, plus(used, -limit))} over, by attempts in flight)" if used > limit else ""
             return f"the budget{of} is spent: {amount(what, used)} of {amount(what, limit)}{over}"
     return ""
 

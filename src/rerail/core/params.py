@@ -13,7 +13,7 @@ from rerail.core.values import typed
 
 def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return all params with defaults filled in, and the problems with the given ones."""
-    there = f"there is {', '.join(declared)}" if declared else "it has none"
+    there = f"it has {', '.join(declared)}" if declared else "it has none"
     problems = [f"the pipeline has no param `{name}`; {there}" for name in given if name not in declared]
     values: dict[str, Any] = {}
     for name, param in declared.items():
@@ -23,7 +23,7 @@ def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[di
                 problems.append(problem)
             values[name] = value
         elif param.required:
-            problems.append(f"the param `{name}` is required (-p {name}=VALUE)")
+            problems.append(f"missing required param `{name}` (-p {name}=VALUE)")
         else:
             values[name] = param.default
     return values, problems

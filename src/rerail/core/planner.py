@@ -52,20 +52,18 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
     made: list[Decision] = []
     for step in pipeline.steps:
         if step.on_failure:
-            made += _unfinished(pending_cleanup(step, state), f"the clean-up after {step.id}")
+            made += _unfinished(pending_cleanup(step, state), f"the cleanup of {step.id}")
     asked = in_doubt(pipeline.finally_, state)
     if ending_was_interrupted(pipeline, state) or asked:
-        made += _unfinished(
-            PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "the end of the run"
-        )
+        made += _unfinished(PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "`finally`")
     return tuple(made)
 
 
 def _unfinished(left: PendingHooks, what: str) -> list[Decision]:
     if left.ask:
-        reason = f"{what} was cut off in it and it is not idempotent: nobody knows how far it got"
+        reason = f"{what} was interrupted in it and it is not idempotent: its outcome is unknown"
         return [Decision(step=left.ask, decision="ask", reason=reason)]
-    return [Decision(step=hook.id, decision="run", reason=f"{what} was not finished") for hook in left.hooks]
+    return [Decision(step=hook.id, decision="run", reason=f"{what} did not finish") for hook in left.hooks]
 
 
 def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
@@ -179,7 +177,7 @@ class Planner:
         if decision is None:
             decision = self._by_files(step, unit, made, flaws)
         if decision is None and step.id in self._writing_over and not all(made[need].kept for need in step.needs):
-            reason = "what it wrote over was written before it by a step that may run again"
+            reason = "overwrites a file of a step that may rerun"
             decision = Decision(step=step.id, decision="rerun", reason=reason)
         if decision is None:
             decision = _by_needs(step, made)
@@ -230,7 +228,7 @@ class Planner:
         """Reopen a completed controller when a nested artifact is broken or a dead letter is retried."""
         again = self._retried(step)
         if again:
-            reason = f"{len(again)} of its dead letter queue {'is' if len(again) == 1 else 'are'} tried again"
+            reason = f"retrying {len(again)} dead letter{'' if len(again) == 1 else 's'}"
             return self._retrying(step, again, Decision(step=step.id, decision="continue", reason=reason))
         made = self._inner(step)
         lost = [one for one in made if one.decision in ("rerun", "ask")]
@@ -255,12 +253,12 @@ class Planner:
         loops = {one: loop for one in again if (loop := past_loop(self._state, one)) is not None}
         for one, loop in loops.items():
             if loop == (step.id, self._item):
-                reason = f"{name(one)} is tried again in an iteration that is over, so the loop begins anew"
+                reason = f"retrying {name(one)}, of an earlier iteration, restarts the loop"
                 return Decision(step=step.id, decision="rerun", reason=reason)
         anew = sorted({name(loop) for loop in loops.values()})
         if not anew:
             return decision
-        reason = f"{decision.reason}; {_names(anew)} begin{'s' if len(anew) == 1 else ''} anew"
+        reason = f"{decision.reason}; {_names(anew)} restart{'s' if len(anew) == 1 else ''}"
         return msgspec.structs.replace(decision, reason=reason)
 
     def _by_progress(
@@ -275,17 +273,17 @@ class Planner:
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
         other_kind = unit.items.is_loop != isinstance(step.action, Loop)
         if edited and (self._wishes.changes != "keep" or other_kind):
-            return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
+            return Decision(step=step.id, decision="rerun", reason="definition changed", changed=True)
         older = stale_need(step, unit, lineage, self._state, self._env, self._item)
         if older is not None:
-            return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
+            return Decision(step=step.id, decision="rerun", reason=f"result of {older} changed")
         reason = describe_progress(unit)
         tried = len(again) or (unit.items.failed if has_failed(step, unit) and not self._wishes.retry else 0)
         if tried:
-            reason += f", {tried} tried again"
+            reason += f", retrying {tried}"
         unsettled = [need for need in step.needs if not made[need].kept]
         if unsettled:
-            reason += f"; all of it again if {_names(unsettled)} come{'s' if len(unsettled) == 1 else ''} out different"
+            reason += f"; restarts if the result of {_names(unsettled)} changes"
         if step.id in self._wishes.relisted:
             reason += f"; {self._wishes.relisted[step.id]}"
         going_on = Decision(step=step.id, decision="continue", reason=reason, saved_seconds=self._worked(step, unit))
@@ -314,19 +312,19 @@ class Planner:
                 seen = self._wishes.seen.get((step.id, self._item), unit.progress)
                 return _interrupted(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
-                reason = "failed, which is no longer allowed" if unit.allowed else inflight.describe_failure(unit)
+                reason = "failed, and is no longer allowed to fail" if unit.allowed else inflight.describe_failure(unit)
                 return Decision(step=step.id, decision="rerun", reason=reason)
             case _:
                 pass
         if self._edited(step, unit) and self._wishes.changes != "keep":
             if unit.items is not None and same_body(unit.fingerprint, fingerprint(step, self._env)):
-                how = self._wishes.relisted.get(step.id, "its list is made anew")
-                reason = f"what it fans out over was edited: {how}"
+                how = self._wishes.relisted.get(step.id, "its list is built again")
+                reason = f"`over` was edited: {how}"
                 return Decision(step=step.id, decision="continue", reason=reason, changed=True)
-            return Decision(step=step.id, decision="rerun", reason="its definition changed", changed=True)
+            return Decision(step=step.id, decision="rerun", reason="definition changed", changed=True)
         older = stale_need(step, unit, lineage, self._state, self._env, self._item)
         if older is not None:
-            return Decision(step=step.id, decision="rerun", reason=f"{older} produced something different since")
+            return Decision(step=step.id, decision="rerun", reason=f"result of {older} changed")
         return None
 
     def _by_files(
@@ -338,7 +336,7 @@ class Planner:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             why = "" if self._wishes.restore else ", --no-restore"
             if not step.idempotent:
-                reason = f"{lost[0].words}{more}, and the step is not idempotent: it is not repeated blindly"
+                reason = f"{lost[0].words}{more}, and the step is not idempotent: rerail does not repeat it by itself"
                 return Decision(step=step.id, decision="ask", reason=reason)
             return Decision(step=step.id, decision="rerun", reason=f"{lost[0].words}{more}{why}")
         now = self._audit.inputs.get((step.id, self._item))
@@ -351,11 +349,11 @@ class Planner:
         remade = {path: self._producers_of(path, made) for path in changed}
         for path, producers in remade.items():
             if not producers:
-                return Decision(step=step.id, decision="rerun", reason=f"input {path} changed since it ran")
+                return Decision(step=step.id, decision="rerun", reason=f"input {path} changed")
         if all(self._is_restored_as_read(path, unit, producers, made) for path, producers in remade.items()):
             return None
         all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
-        reason = f"input {changed[0]} is made whole by {_names(list(all_of_them))} first"
+        reason = f"input {changed[0]} is produced again by {_names(list(all_of_them))}"
         return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
 
     def _taken_over(self, path: str, step: Step, unit: UnitState) -> bool:
@@ -425,17 +423,17 @@ def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
     rerunning = [need for need in step.needs if not made[need].kept]
     if not rerunning:
         return None
-    reason = f"needs {_names(rerunning)}, which {'is' if len(rerunning) == 1 else 'are'} not settled"
-    if all(made[need].decision == "rerun" for need in rerunning):
-        reason = f"needs {_names(rerunning)}, which {'runs' if len(rerunning) == 1 else 'run'} again"
+    reason = f"depends on {_names(rerunning)}"
+    if any(made[need].decision != "rerun" for need in rerunning):
+        reason += f", which {'has' if len(rerunning) == 1 else 'have'} not finished"
     return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
 
 
 def pending(step: Step, unit: UnitState) -> Decision:
     if isinstance(step.action, Approve):
-        return Decision(step=step.id, decision="run", reason=unit.reason if unit.approval else "waits for a person")
+        return Decision(step=step.id, decision="run", reason=unit.reason if unit.approval else "waiting for approval")
     if unit.attempts or unit.completions:
-        return Decision(step=step.id, decision="rerun", reason=unit.reason or "its record no longer counts")
+        return Decision(step=step.id, decision="rerun", reason=unit.reason or "invalidated")
     return Decision(step=step.id, decision="run", reason="not started yet")
 
 
@@ -443,7 +441,7 @@ def _interrupted(step: Step, unit: UnitState, seen: AttemptProgress | None) -> D
     how = inflight.describe_interruption(unit, seen)
     if step.idempotent:
         return Decision(step=step.id, decision="rerun", reason=how)
-    reason = f"{how} and the step is not idempotent: nobody knows how far it got"
+    reason = f"{how} and the step is not idempotent: its outcome is unknown"
     return Decision(step=step.id, decision="ask", reason=reason)
 
 
@@ -451,8 +449,8 @@ def _reuse_reason(unit: UnitState, *, edited: bool) -> str:
     if unit.status == "skipped":
         return f"skipped: {unit.reason}"
     if unit.status == "failed":
-        return "failed, which is allowed"
-    return "completed; its definition changed, which --changes keep ignores" if edited else "completed"
+        return "failed (allowed)"
+    return "completed; definition changed, ignored by --changes keep" if edited else "completed"
 
 
 def _names(steps: list[str]) -> str:
@@ -503,7 +501,7 @@ def nested_decisions(
             continue
         if known.status in ("running", "interrupted") and not step.idempotent and not step.is_controller:
             made.append(
-                _ask(unit, f"attempt {known.attempts} of {name(unit)} was cut off", "nobody knows how far it got")
+                _ask(unit, f"{name(unit)} was interrupted during attempt {known.attempts}", "its outcome is unknown")
             )
         flaws = tuple(flaw for flaw in audit.flaws.get(unit, ()) if not (flaw.temporary or flaw.later))
         if flaws:
@@ -521,7 +519,7 @@ def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: PlanOptions
         words = ", ".join(flaw.words for flaw in flaws[:3])
         return Decision(step=unit[0], item=unit[1], decision="restore", reason=words, flaws=flaws)
     if not step.idempotent:
-        return _ask(unit, lost[0].words, "it is not repeated blindly")
+        return _ask(unit, lost[0].words, "rerail does not repeat it by itself")
     return Decision(step=unit[0], item=unit[1], decision="rerun", reason=lost[0].words, flaws=flaws)
 
 
@@ -529,7 +527,7 @@ def describe_progress(unit: UnitState) -> str:
     """Describe the progress of a controller."""
     items = unit.items
     if items is None or (items.total == 0 and not items.is_loop):
-        return "it was begun"
+        return "started"
     if items.is_loop:
         return f"{items.completed} iteration{'' if items.completed == 1 else 's'} done"
     failed = f", {items.failed} in the dead letter queue" if items.failed else ""

@@ -79,7 +79,7 @@ def decide(step: Step, symptoms: FailureFacts, around: RetryFacts) -> RetryDecis
     """Decide after a failed attempt whether and when it is repeated."""
     policy = step.retry
     if not symptoms.retryable:
-        return RetryDecision(delay=None, why="not worth repeating")
+        return RetryDecision(delay=None, why="not retryable")
     limit = limit_of(step, symptoms, around.at)
     if limit is not None and _may_wait(step):
         return _after_refusal(step, limit, around)

@@ -80,7 +80,7 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
                 totals[name] = plus(totals.get(name, 0), value)
                 own[name] = plus(own.get(name, 0), value)
     if len(data) > MAX_BYTES:
-        wrong.insert(0, f"{channel} has more than {MAX_BYTES} bytes; what is beyond them was not counted")
+        wrong.insert(0, f"{channel} has more than {MAX_BYTES} bytes; the rest was not counted")
     return Usage(metrics=totals, models=models), _some(wrong)
 
 
@@ -236,7 +236,7 @@ def _names(value: Any) -> int:
 
 def _scalar_problem(value: Any, where: str) -> str:
     if type(value) is int and not -_INT64_BOUND <= value < _INT64_BOUND:
-        return f"{where} is an integer beyond 64 bits; hand it out as text"
+        return f"{where} is an integer beyond 64 bits; output it as text"
     if type(value) is float and not math.isfinite(value):
         return f"{where} is {value}, which JSON cannot hold"
     return _surrogate(value, where) if type(value) is str and not value.isascii() else ""
@@ -257,7 +257,7 @@ def _surrogate(text: str, where: str) -> str:
 
 def _lines(data: bytes, channel: str) -> list[tuple[int, str]]:
     if len(data) > MAX_BYTES:
-        raise ValueError(f"{channel} has {len(data)} bytes; {MAX_BYTES} at most (write a file and hand out its path)")
+        raise ValueError(f"{channel} has {len(data)} bytes; {MAX_BYTES} at most (write a file and output its path)")
     result = []
     for number, raw in enumerate(data.split(b"\n"), 1):
         try:

@@ -255,7 +255,7 @@ class Admission:
         """Return what the run waits for, or None."""
         held = [self._update(task, blocked) for task, blocked in self._blocked.values()]
         if not held and self._approvals.reopened:
-            return Blocked(cause="", why=f"{', '.join(self._approvals.reopened)} was answered anew")
+            return Blocked(cause="", why=f"{', '.join(self._approvals.reopened)} was answered again")
         if not held:
             return None
         cause = min((blocked.cause for blocked in held), key=_PRECEDENCE.index)

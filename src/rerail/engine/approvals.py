@@ -66,7 +66,7 @@ class Approvals:
             return False
         needs = [self._state.unit((need, task.unit[1])) for need in task.step.needs]
         if any(need.changed_seq > approval.seq and need.completions > 1 for need in needs):
-            self._recovery.invalidate(task.unit, "what was asked about has changed since")
+            self._recovery.invalidate(task.unit, "its inputs changed since the answer")
             return False
         return True
 

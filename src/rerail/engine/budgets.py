@@ -39,7 +39,7 @@ class RunBudget:
             self.name = "--max-runtime"
             self.cause = "max-runtime"
             self.stops = True  # the process is going to be killed at a certain time: nothing may be in flight then
-            return f"--max-runtime {money.amount('time', self._limit)} is over"
+            return f"--max-runtime {money.amount('time', self._limit)} is reached"
         if self._budget is None:
             return ""
         spent = self._spent()

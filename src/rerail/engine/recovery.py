@@ -181,20 +181,20 @@ class Recovery:
         for hook in hooks:
             record = self._recorder.state.unit(hook.unit)
             if record.status not in ("pending", "running") and record.retry_at is None:
-                self.invalidate(hook.unit, "its turn has come again")
+                self.invalidate(hook.unit, "hooks run again")
 
     def reopen_failed(self, unit: Unit) -> None:
         """Reopen a failed controller with its failed items, or those of them that are to be retried."""
         state = self._recorder.state
         self._reopen_dead(unit)
         if state.unit(unit).status == "failed" and state.unit(unit).retry_at is None:
-            self.invalidate(unit, "it had failed", reopened=True)
+            self.invalidate(unit, "failed before", reopened=True)
 
     def _reopen_dead(self, unit: Unit) -> None:
         """Reopen the items of a map that failed permanently, or those of them that are to be retried."""
         for dead in list(dead_items(self._recorder.state, unit)):
             if not self._spec.execute.retry or dead in self._spec.execute.retry:
-                self.invalidate(dead, "it had failed", reopened=True)
+                self.invalidate(dead, "failed before", reopened=True)
 
 
 def _in_doubt_inside(decision: Decision) -> list[str]:

@@ -196,7 +196,7 @@ class Runner:
             if task.controls:
                 self._reopen_controller(task, unit)
             elif unit.status == "failed" and unit.retry_at is None:
-                self.recovery.invalidate(task.unit, "it had failed")
+                self.recovery.invalidate(task.unit, "failed before")
             if step.when and self._skips(task):
                 continue
             if not self._admission.idle and self._admission.blocks(task):
@@ -219,7 +219,7 @@ class Runner:
         why = task.parent.required(task)
         if not why:
             changed = task.parent.outdated(task, unit, self.state)
-            why = f"{changed} produced something different" if changed else self._files.changed(task, unit)
+            why = f"result of {changed} changed" if changed else self._files.changed(task, unit)
         lost = "" if why else self._files.confirm(task, unit)
         if why or lost:
             quarantined = self._files.clear(task, unit)
@@ -227,7 +227,7 @@ class Runner:
                 self.recovery.invalidate(task.unit, why or f"{lost} while others ran", quarantined)
             return quarantined is not None
         if lost is not None:
-            self.recorder.warn(f"{name(task.unit)}: kept, what it needs came out the same")
+            self.recorder.warn(f"{name(task.unit)}: unchanged: its inputs are the same")
             self._files.forget(task)
             task.parent.settle(task, unit)
             task.parent.leave(task)
@@ -238,7 +238,7 @@ class Runner:
         if unit.items is not None:
             changed = task.parent.outdated(task, unit, self.state)
             if changed:
-                self.recovery.invalidate(task.unit, f"{changed} produced something different")
+                self.recovery.invalidate(task.unit, f"result of {changed} changed")
                 return
         if has_failed(task.step, unit):
             self.recovery.reopen_failed(task.unit)
@@ -251,7 +251,7 @@ class Runner:
                 return False
         except ExpressionError:
             return False
-        reason = f"`when: {step.when}` does not hold"
+        reason = f"`when` is false ({step.when})"
         if self.state.unit(task.unit).status != "pending":
             self.recovery.invalidate(task.unit, reason)
         self._files.forget(task)
@@ -298,12 +298,12 @@ class Runner:
         except StateUnwritable as error:
             if stops:
                 self._shutdown.drain(error.message)
-                self._unlaunch(starts, "it was never launched: its start could not be recorded")
+                self._unlaunch(starts, "not launched: its start could not be recorded")
                 return False
-            self.recorder.warn(f"{error.message}; going on without a record, as `checkpoint.on_error: warn` asks")
+            self.recorder.warn(f"{error.message}; continuing without a record (`checkpoint.on_error: warn`)")
         if self.recorder.degraded and stops and not self._shutdown.reason:
             self._shutdown.drain(self.recorder.degraded)
-            self._unlaunch(starts, f"it was never launched: {self.recorder.degraded}")
+            self._unlaunch(starts, f"not launched: {self.recorder.degraded}")
             return False
         return True
 

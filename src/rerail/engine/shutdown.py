@@ -127,7 +127,9 @@ class Shutdown:
             self.signal = received[0]
             self.drain(f"stopped by {received[0].name}")
             if in_flight:
-                self._recorder.warn(f"{received[0].name}: ending what runs, in {STOP_GRACE:g} s at most; again: now")
+                self._recorder.warn(
+                    f"{received[0].name}: stopping steps (up to {STOP_GRACE:g} s); a second signal kills them"
+                )
         at_once = again or len(received) > 1
         self._executor.stop(0.0 if at_once else STOP_GRACE)
         return at_once
@@ -140,7 +142,7 @@ def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest
         return RunResult(status="interrupted", reason=error.message, lost=error)
     if recorder.degraded:
         stopped = StateUnwritable(
-            f"{recorder.degraded}: stopped before the state could no longer be written",
+            f"{recorder.degraded}: stopped while the state can still be written",
             hint=f"rerail resume {spec.header.run_id}, once there is room",
         )
         return RunResult(status="interrupted", reason=recorder.degraded, lost=stopped)
@@ -163,7 +165,7 @@ def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest
         )
     if spec.execute.until and root.reached and not root.complete:
         return RunResult(
-            status="paused", reason=f"stopped after {spec.execute.until}, as --until asked", reached=True, cause="until"
+            status="paused", reason=f"stopped after {spec.execute.until} (--until)", reached=True, cause="until"
         )
     return RunResult(status="completed" if root.complete else "failed", reason=stop.reason)
 

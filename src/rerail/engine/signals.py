@@ -60,12 +60,12 @@ class Signals:
         while self._before:
             signal.signal(*self._before.popitem())
 
-    def leave(self, number: int, when: str = "at once") -> None:
+    def leave(self, number: int, when: str = "now") -> None:
         """End the process now, from whatever thread: nobody wants to wait any more."""
         if not self._leaving.acquire(blocking=False):
             return  # somebody does so already
         # Not through a reporter: whoever prints for it does so in its own time, and there is none left.
-        text = f"rerail: {signal.Signals(number).name}, the third signal: left {when}; what was acknowledged is safe\n"
+        text = f"rerail: third signal ({signal.Signals(number).name}): exiting {when}; recorded progress is safe\n"
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
         os._exit(128 + number)

@@ -52,7 +52,7 @@ class StallMonitor:
             ready = [fd for fd, _ in self._poll.poll(CHECK_SECONDS * 1000)]
             since = self._recorder.writing_since
             if self._leave in ready:
-                when = "at once" if since is None else "while a write to the state was under way"
+                when = "now" if since is None else "during a write to the state"
                 self._signals.leave(os.read(self._leave, 1)[0], when)
             if self._read in ready:
                 return
@@ -64,5 +64,5 @@ class StallMonitor:
             self._told = now
             self._recorder.warn(
                 f"a write to the state has taken {now - since:.0f} s so far: the disk does not answer"
-                f" ({processes.LEAVING} times Ctrl-C: leave without waiting)"
+                f" ({processes.LEAVING} times Ctrl-C exits without waiting)"
             )

@@ -59,13 +59,13 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
         message = f"{raised.type}: {clean(raised.message)}" if raised.message else raised.type
         return Outcome(status="failed", type=raised.type, message=message, traceback=clean(raised.traceback), **common)
     if code == -signal.SIGKILL:
-        how += " (by the system when memory ran out, unless somebody did it)"
+        how += " (out of memory?)"
     return Outcome(status="failed", type="Killed" if code < 0 else "ExitCode", message=how, **common)
 
 
 def _incomplete(logs: tuple[AttemptLog, AttemptLog]) -> tuple[str, ...]:
     lost = logs[0].lost or logs[1].lost
-    return (f"its log is not complete: {lost}",) if lost else ()
+    return (f"its log is incomplete: {lost}",) if lost else ()
 
 
 def _completed(attempt: Attempt, handed: channels.ChannelContent, out: AttemptLog, common: dict[str, Any]) -> Outcome:

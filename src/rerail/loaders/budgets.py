@@ -23,16 +23,14 @@ def read_budget(owner: Fields, key: str = "budget", *, may_stop: bool = True) ->
     fields = Fields(node, owner.problems, f"`{key}`")
     fields.only(BUDGET_KEYS)
     if isinstance(node.value, dict) and not any(fields.has(amount) for amount in BUDGET_KEYS[:3]):
-        owner.problems.add(node, f"`{key}` says nothing: it has none of {', '.join(BUDGET_KEYS[:3])}")
+        owner.problems.add(node, f"`{key}` is empty: it needs one of {', '.join(BUDGET_KEYS[:3])}")
     time = fields.duration("time")
     if time == 0:
-        owner.problems.add(fields.get("time") or node, f"`time` of `{key}` must be longer than nothing")
+        owner.problems.add(fields.get("time") or node, f"`time` of `{key}` must be above 0")
     on_exceed: Any = fields.choice("on_exceed", ("finish", "stop"), "finish")
     if on_exceed == "stop" and not may_stop:
         where = fields.get("on_exceed") or node
-        owner.problems.add(
-            where, f"`on_exceed: stop` of `{key}`: what is under way for an item cannot be stopped, it finishes"
-        )
+        owner.problems.add(where, f"`on_exceed: stop` of `{key}`: an item in flight cannot be stopped, it finishes")
     return Budget(
         cost_usd=fields.amount("cost_usd"),
         tokens=fields.count("tokens", 1) if fields.has("tokens") else None,

@@ -49,7 +49,7 @@ class Problems:
         """One line for each problem, in the order of the file."""
         path = one_line(self._path)
         told = [f"{path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
-        told += [f"{path}: and {self._more} problems more"] if self._more else []
+        told += [f"{path}: and {self._more} more problems"] if self._more else []
         return told + [line for inner in self._included for line in inner.lines]
 
     def of(self, path: str) -> Problems:
@@ -148,7 +148,7 @@ class Fields:
         """Return the seconds of `timeout`, which must be more than 0."""
         seconds = self.duration("timeout")
         if seconds == 0:
-            self._wrong("timeout", self._values["timeout"], "longer than nothing")
+            self._wrong("timeout", self._values["timeout"], "above 0")
             return None
         return seconds
 

@@ -96,7 +96,7 @@ _STEP_PROPERTIES: Schema = {
     "id": _ID,
     "name": _TEXT,
     "needs": {**_NAMES, "description": "Steps that must be done first; by default the previous one."},
-    "when": {"type": ["string", "boolean"], "description": "An expression; the step is skipped if it does not hold."},
+    "when": {"type": ["string", "boolean"], "description": "An expression; the step is skipped if it is false."},
     "env": _TEXTS,
     "cwd": _TEXT,
     "timeout": _DURATION,
@@ -106,10 +106,10 @@ _STEP_PROPERTIES: Schema = {
         "additionalProperties": _closed({"from": {"const": "stdout"}, "as": {"enum": ["text", "json", "lines"]}}),
     },
     "checks": {**_NAMES, "description": "Commands that must pass after the step."},
-    "idempotent": {**_FLAG, "description": "false: never repeated blindly after it was cut off."},
+    "idempotent": {**_FLAG, "description": "false: never rerun automatically after an interruption."},
     "allow_failure": _FLAG,
     "on_failure": {"$ref": "#/definitions/steps"},
-    "commit_required": {**_FLAG, "description": "The step has failed if HEAD has not moved."},
+    "commit_required": {**_FLAG, "description": "The step fails if HEAD has not moved."},
     "run": {"type": ["string", "number"], "description": "A shell script."},
     "python": {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "description": "module:function"},
     "with": {"type": "object", "description": "Arguments of the function."},
@@ -118,9 +118,9 @@ _STEP_PROPERTIES: Schema = {
         "description": "A question that a person answers before the run goes on.",
         "anyOf": [_TEXT, _closed({"message": _TEXT}, required=["message"])],
     },
-    "budget": {**_BUDGET, "description": "For all attempts of the step, and for all that is inside it."},
+    "budget": {**_BUDGET, "description": "For all attempts of the step and everything inside it."},
     "rate_limit": {
-        "description": "What else is a refusal by a service, and from how long a wait on the run is paused.",
+        "description": "More signs of a rate limit, and the wait from which on the run is paused.",
         "anyOf": [
             {"const": False},
             _closed({"on": {"items": {"type": ["string", "integer"]}}, "pause_after": _DURATION}),
@@ -130,7 +130,7 @@ _STEP_PROPERTIES: Schema = {
 _CONDITION: Schema = {"type": ["string", "boolean"], "description": "An expression."}
 _AMOUNT: Schema = {"anyOf": [{"type": "integer", "minimum": 0}, _TEXT]}
 _SOURCE: Schema = {
-    "description": "A list, an expression that comes to one, or where to read one.",
+    "description": "A list, an expression that evaluates to a list, or a source.",
     "anyOf": [
         {"type": "array"},
         {"type": "string", "pattern": r"\$\{\{"},
@@ -142,8 +142,8 @@ _SOURCE: Schema = {
 }
 _MAP_PROPERTIES: Schema = {
     "over": _SOURCE,
-    "key": {**_TEXT, "description": "What an item is called."},
-    "filter": {**_CONDITION, "description": "Only items for which this expression holds."},
+    "key": {**_TEXT, "description": "The key of an item."},
+    "filter": {**_CONDITION, "description": "Only items for which this expression is true."},
     "sort": {**_CONDITION, "description": "An expression to sort the items by."},
     "limit": _AMOUNT,
     "offset": _AMOUNT,
@@ -157,8 +157,8 @@ _MAP_PROPERTIES: Schema = {
 }
 _LOOP_PROPERTIES: Schema = {
     "max_iterations": {"type": "integer", "minimum": 1},
-    "until": {**_CONDITION, "description": "Ends the loop once it holds after an iteration."},
-    "while": {**_CONDITION, "description": "Ends the loop unless it holds before an iteration."},
+    "until": {**_CONDITION, "description": "Ends the loop when true after an iteration."},
+    "while": {**_CONDITION, "description": "Ends the loop when false before an iteration."},
     "delay": _DURATION,
     "stop_if_no_progress": {"type": "integer", "minimum": 1},
 }
@@ -169,7 +169,7 @@ _STEP_PROPERTIES |= {
     },
     "loop": {
         **_closed({key: _LOOP_PROPERTIES[key] for key in LOOP_KEYS}, required=["max_iterations"]),
-        "description": "The steps again and again.",
+        "description": "The steps of each iteration.",
     },
     "pipeline": {**_TEXT, "description": "The path of another pipeline file."},
     "steps": {"$ref": "#/definitions/steps"},
@@ -199,7 +199,7 @@ _TOP_PROPERTIES: Schema = {
         {"interval": _DURATION, "history": {"type": "integer", "minimum": 0}, "on_error": {"enum": ["stop", "warn"]}}
     ),
     "budget": _BUDGET,
-    "outputs": {"type": "object", "description": "What it hands out where it is a step of another pipeline."},
+    "outputs": {"type": "object", "description": "Its outputs as a step of another pipeline."},
     "steps": {"$ref": "#/definitions/steps"},
     "finally": {"$ref": "#/definitions/steps"},
 }

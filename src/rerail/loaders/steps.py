@@ -235,13 +235,13 @@ class StepReader:
         unknown = [(name, node) for name, node in needed if prefix + name not in known]
         there = ", ".join(sorted(step.local for step in steps)[:12])
         for name, node in unknown:
-            self._problems.add(node, f"no step `{name[:100]}`; there is {there}")
+            self._problems.add(node, f"unknown step `{name[:100]}` (steps: {there})")
         if unknown or any(need not in known for step in steps for need in step.needs):
             return False
         cycle = find_cycle({step.id: step.needs for step in steps})
         if cycle:
             place = self._places[cycle[0]]
-            self._problems.add(place, f"the steps need each other in a circle: {_chain(cycle)}")
+            self._problems.add(place, f"dependency cycle: {_chain(cycle)}")
         return not cycle
 
     def _checked(self, step: Step, known: VisibleNames) -> Step:
@@ -274,7 +274,7 @@ class StepReader:
             include=around.include,
         )
         if inner.depth > MAX_DEPTH:
-            self._problems.add(fields.node, f"{fields.what} is inside {MAX_DEPTH} others already")
+            self._problems.add(fields.node, f"{fields.what} is nested deeper than {MAX_DEPTH} levels")
             return action
         if isinstance(action, Subpipeline):
             assert around.include is not None

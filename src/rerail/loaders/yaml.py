@@ -57,7 +57,7 @@ def load_bundle(data: bytes, path: str) -> tuple[Pipeline, bytes]:
     root = _parsed(text, problems)
     pipeline = _pipeline(root, problems, path, Includes(problems, files, (os.path.basename(path),))) if root else None
     if problems or pipeline is None:
-        raise PipelineInvalid(problems.lines, hint=f"rerail check {path}, once it is corrected")
+        raise PipelineInvalid(problems.lines, hint=f"rerail check {path}")
     return pipeline, bundle.join(text, files.used)
 
 

@@ -73,7 +73,7 @@ class DirectoryContentStore:
             return f"the copy in the content store cannot be read: {error.strerror}"
         finally:
             os.close(fd)
-        return "" if digest.hexdigest() == sha256 else "the copy in the content store is rotten"
+        return "" if digest.hexdigest() == sha256 else "the copy in the content store is corrupt"
 
     def digests(self) -> Iterator[str]:
         try:

@@ -60,7 +60,7 @@ _owner = msgspec.json.Decoder(Owner)
 def check_run_id(run_id: str) -> str:
     """The id, if it is one; BadRunId otherwise."""
     if not RUN_ID.fullmatch(run_id):
-        raise BadRunId(run_id, "it has characters or a length that a file name should not have")
+        raise BadRunId(run_id, "invalid characters or length")
     if run_id in RESERVED_IDS:
         raise BadRunId(run_id, "the name is reserved")
     return run_id
@@ -474,7 +474,7 @@ class DirectoryStore:
         if owner is not None:
             since = owner.since.astimezone().strftime("%Y-%m-%d %H:%M:%S")
             who = f"process {owner.pid} on {owner.host} since {since}"
-        return RunBusy(f"run {run_id} is owned by {who}", hint=f"rerail stop {run_id}, or wait for it")
+        return RunBusy(f"run {run_id} is owned by {who}", hint=f"rerail watch {run_id}, or rerail stop {run_id}")
 
 
 class _HeaderVersion(msgspec.Struct):

@@ -284,7 +284,7 @@ def _linked(found: Sequence[_Segment], run_id: str, durable_to: int, notices: li
         elif segment.number <= durable_to or journal.opening_was_synced(segment.data):
             raise _damaged(run_id, file_name(segment.number), 0, "its first line is damaged")
         else:
-            notices.append(f"{file_name(segment.number)}: cut off before its first record was complete; ignored")
+            notices.append(f"{file_name(segment.number)}: its first record is incomplete; ignored")
     while chain and (opening := chain[0].opening) and opening.after is not None and opening.base is None:
         after = opening.after
         previous = by_number.get(after.segment)
@@ -377,8 +377,8 @@ def _walk(
     if got.bad is None and len(last.data) % durable.AppendFile.PAGE:
         # Space for further records was there from the start; only a clean end gives it back.
         result.uneven = (
-            f"{file_name(last.number)}: the file was cut off at byte {len(last.data)}, after a whole record;"
-            " if any followed they are lost"
+            f"{file_name(last.number)}: incomplete, truncated at byte {len(last.data)}, after a whole record;"
+            " later records, if any, are lost"
         )
     return result
 
@@ -398,7 +398,7 @@ def _judge(
     if sealed or journal.was_synced(data, at) or (covered is not None and covered.seq > at.seq):
         raise _damaged(run_id, f"{where}:{at.line + 1}", at.offset, bad.why)
     lost = journal.written(data, at.offset) - at.offset
-    notices.append(f"{where}: the last record was cut off while it was written; {lost} bytes at byte {at.offset} ignored")
+    notices.append(f"{where}: the last record is incomplete (torn write); {lost} bytes at byte {at.offset} ignored")
 
 
 def _check_seal(segment: _Segment, here: Position, chain: list[_Segment], run_id: str) -> None:
@@ -444,7 +444,7 @@ def folded(chain: Chain, run_id: str, start: RunState | None) -> RunState:
         return fold(decoded(chain, run_id), start)
     except IllegalEvent as error:
         raise StateDamaged(
-            f"run {run_id}: the journal tells what cannot have happened: {error.message}", hint=f"rerail repair {run_id}"
+            f"run {run_id}: the journal contradicts itself: {error.message}", hint=f"rerail repair {run_id}"
         ) from error
 
 

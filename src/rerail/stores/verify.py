@@ -20,9 +20,7 @@ def verify(store: Store, run_id: str) -> Proof:
     chain = segments.load(path, run_id, None)
     state = fold(journal.decode_all(chain.lines), state_of(chain.base) if chain.base else None)
     if not store.ownership(run_id).alive and chain.base is None and state != recording.state:
-        raise StateDamaged(
-            f"{path}: the checkpoint and the journal tell different stories", hint=f"rerail repair {run_id}"
-        )
+        raise StateDamaged(f"{path}: the checkpoint contradicts the journal", hint=f"rerail repair {run_id}")
     notices = list(recording.notices)
     frozen = store.pipeline(run_id, "")
     if state.pipeline_sha256 and hashlib.sha256(frozen).hexdigest() != state.pipeline_sha256:

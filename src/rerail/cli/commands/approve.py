@@ -10,5 +10,5 @@ from rerail.cli.judge import judge, judging_options
 @click.command(epilog="Example: rerail approve last publish -m 'read it, fine'")
 @judging_options
 def approve(run_name: str, step: str, reason: str, store_url: str | None) -> int:
-    """Let a run go on behind a step that waits for a person."""
+    """Approve a step that waits for approval; the run then continues."""
     return judge(run_name, step, reason, store_url, approved=True)

@@ -15,12 +15,12 @@ from rerail.cli.render.units import counted
 @click.command(epilog="Example: rerail check pipeline.yaml")
 @click.argument("pipeline", type=click.Path())
 def check(pipeline: str) -> int:
-    """Check a pipeline file: all that is wrong with it at once, with line and column."""
+    """Check a pipeline file and report every error with line and column."""
     from rerail.artifacts.paths import place_of
 
     loaded, _ = api.load(pipeline)
     store = open_store(None, pipeline)
     directory = os.path.dirname(os.path.abspath(pipeline))
     api.refuse_misplaced(loaded, place_of(directory, store.base_dir, store.root), pipeline)
-    say(f"rerail: {pipeline} is well: {counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')}")
+    say(f"{pipeline}: OK ({counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')})")
     return 0

@@ -39,16 +39,16 @@ _SHORT = {
 @click.command(epilog="Example: rerail cost --since 7d --by model")
 @run_argument(required=False)
 @click.option("--pipeline", default="", metavar="P", help="Only runs of this pipeline.")
-@click.option("--since", default="", metavar="D", help="Only what was spent since a day (2026-11-01) or for a time (7d).")
+@click.option("--since", default="", metavar="D", help="Only since a day (2026-11-01) or within a time (7d).")
 @click.option(
     "--by",
     type=click.Choice(["step", "item", "model", "day", "run", "pipeline"]),
-    help="What to add up by. By default steps of one run, else runs.",
+    help="Group by this. Default: steps of one run, else runs.",
 )
-@json_option("Print every sum, and every attempt it is made of, as JSON.")
+@json_option("Every sum and the attempts behind it, as JSON.")
 @store_option()
 def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json: bool, store_url: str | None) -> int:
-    """Add up what attempts have cost: those that failed or were killed too, each of them once."""
+    """Add up the cost of all attempts, failed and killed ones included."""
     store = open_store(store_url)
     runs = [find_run(store, run_name)] if run_name else sorted(store.runs())
     start = _since(since) if since else None
@@ -62,7 +62,7 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
         print_json(said)
     elif not total.metrics:
         asked = f" of {run_name}" * bool(run_name) + f" of {pipeline}" * bool(pipeline) + f" since {since}" * bool(since)
-        say(f"rerail: nothing was reported through $RERAIL_METRICS by any attempt{asked}")
+        say(f"rerail: no attempt reported anything through $RERAIL_METRICS{asked}")
     else:
         sys.stdout.write("\n".join(lines(rows, total, by, out_look())) + "\n")
     return 0

@@ -56,9 +56,9 @@ def _tell(place: Path) -> int:
     _title("$ rerail resume")
     code = rerail("resume").wait()
     ran = Counter((place / "ran.log").read_text(encoding="utf-8").split())
-    _title("What really ran, by a ledger that the steps keep themselves:")
+    _title("What really ran, as logged by the steps themselves:")
     say_raw("  " + "   ".join(f"{step} twice" if times > 1 else step for step, times in ran.items()))
-    say_raw("`build` was cut off and ran again. Nothing that was done ran twice, and nobody had to say what to do.")
+    say_raw("`build` was interrupted and ran again. No completed step ran twice, and no flag was needed.")
     return code
 
 

@@ -31,14 +31,14 @@ from rerail.text import one_line, without_escapes
 
 @click.group(epilog="Example: rerail dlq retry last --error 'rate limit'")
 def dlq() -> None:
-    """The dead letter queue: items of maps that failed for good."""
+    """The dead letter queue: items of maps that failed permanently."""
 
 
 def selecting(command: Any) -> Any:
     for option in (
         click.argument("items", nargs=-1, metavar="[ITEM]..."),
         click.option("--step", default="", metavar="STEP", help="Only items of this map."),
-        click.option("--error", default="", metavar="TEXT", help="Only items whose error holds this text."),
+        click.option("--error", default="", metavar="TEXT", help="Only items whose error contains this text."),
     ):
         command = option(command)
     return command
@@ -52,7 +52,7 @@ def selecting(command: Any) -> Any:
 def list_letters(
     run_name: str, items: tuple[str, ...], step: str, error: str, as_json: bool, store_url: str | None
 ) -> int:
-    """List the items that failed for good, newest first."""
+    """List the items that failed permanently, newest first."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     letters = sorted(_letters(store, run_id, items, step, error), key=lambda one: one.failed_at, reverse=True)
@@ -119,7 +119,7 @@ def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, erro
     if unknown:
         there = [name(unit) for unit in select(state)[0][:8]]
         raise UsageError(
-            f"no item {unknown[0]!r} in the dead letter queue of run {run_id}; there is {', '.join(there) or 'nothing'}",
+            f"no item {unknown[0]!r} in the dead letter queue of run {run_id} (items: {', '.join(there) or 'none'})",
             hint=f"rerail dlq list {run_id}",
         )
     return units
@@ -131,7 +131,7 @@ def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, erro
 @json_option("An array of items with all their errors.")
 @store_option()
 def show(run_name: str, items: tuple[str, ...], as_json: bool, store_url: str | None) -> int:
-    """Show an item: what it is, and every error it met."""
+    """Show an item and all its errors."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     letters = _letters(store, run_id, items, "", "")
@@ -159,7 +159,7 @@ def show(run_name: str, items: tuple[str, ...], as_json: bool, store_url: str | 
 @changes_option()
 @driving_options
 def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_url: str | None, **wishes: Any) -> int:
-    """Try items again, in the same run; then the map is completed, and what depends on it."""
+    """Retry items in the same run, then complete the map and everything after it."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     units = _meant(store.read(run_id).state, run_id, items, step, error)
@@ -172,16 +172,16 @@ def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_ur
 @dlq.command(epilog="Example: rerail dlq drop last chapter-7")
 @run_argument()
 @selecting
-@click.option("--yes", is_flag=True, help="Without naming items: all of them.")
+@click.option("--yes", is_flag=True, help="Drop all items if none is named.")
 @store_option()
 def drop(run_name: str, items: tuple[str, ...], step: str, error: str, yes: bool, store_url: str | None) -> int:
-    """Give items up: they count as skipped."""
+    """Drop items: they count as skipped."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     units = _meant(store.read(run_id).state, run_id, items, step, error)
     if not (items or error or yes):
         raise UsageError(
-            f"which of the {len(units)} items? None was named", hint=f"rerail dlq drop {run_id} ITEM, or with --yes all"
+            f"no item named ({len(units)} in the queue)", hint=f"rerail dlq drop {run_id} ITEM, or with --yes all"
         )
     interventions.drop_items(store, run_id, units, _who())
     say(
@@ -196,27 +196,27 @@ def drop(run_name: str, items: tuple[str, ...], step: str, error: str, yes: bool
 @click.option("--value", metavar="JSON", help="The new value, instead of an editor.")
 @store_option()
 def edit(run_name: str, item: str, value: str | None, store_url: str | None) -> int:
-    """Change an item; it is tried again with its new value."""
+    """Change an item; resume retries it with its new value."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     letters = _letters(store, run_id, (item,), "", "")
     if len(letters) != 1:
-        raise UsageError(f"{item!r} means {len(letters)} items", hint=f"rerail dlq list {run_id}")
+        raise UsageError(f"{item!r} is ambiguous: it matches {len(letters)} items", hint=f"rerail dlq list {run_id}")
     one = letters[0]
     text = value if value is not None else _edited(one.value)
     try:
         new = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise UsageError(f"the new value is not JSON: {error}; nothing was changed", hint="--value JSON") from None
+        raise UsageError(f"the new value is not JSON: {error}; nothing changed", hint="--value JSON") from None
     interventions.edit_item(store, run_id, (one.step, one.item), new, _who(), base_dir=store.base_dir)
-    say(f"rerail: {name((one.step, one.item))} was changed\n  next: rerail resume {run_id}{reach(store)}")
+    say(f"rerail: {name((one.step, one.item))} changed\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 
 
 def _edited(value: Any) -> str:
     text = click.edit(msgspec.json.format(msgspec.json.encode(value)).decode(), extension=".json")
     if text is None:
-        raise UsageError("the editor was left without a change", hint="--value JSON")
+        raise UsageError("the value was not changed", hint="--value JSON")
     return text
 
 

@@ -42,10 +42,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 @click.command(epilog="Example: rerail doctor")
-@json_option("An array of what was looked at.")
+@json_option("An array of the checks and their results.")
 @store_option()
 def doctor(as_json: bool, store_url: str | None) -> int:
-    """Look at the store in force, its file system, its locks and the tools; say what would not survive."""
+    """Check the store, its file system, its locks and the tools, and report problems."""
     store = open_store(store_url)
     findings = [*_store(store, store_url), *(_disk(store.root) if store.root else ()), *_runs(store), *_tools()]
     if as_json:
@@ -65,11 +65,11 @@ def doctor(as_json: bool, store_url: str | None) -> int:
 def _store(store: Store, url: str | None) -> list[Diagnosis]:
     why = "the nearest .rerail at or above this directory"
     if url:
-        why = "--store says so"
+        why = "from --store"
     elif os.environ.get("RERAIL_STORE"):
-        why = "RERAIL_STORE says so"
+        why = "from RERAIL_STORE"
     elif store.root and not os.path.isdir(store.root):
-        why = "there is none yet; the first run makes it"
+        why = "none yet; the first run creates it"
     return [Diagnosis("ok", "store", f"{store.url} ({why})")]
 
 
@@ -79,11 +79,11 @@ def _disk(place: str) -> list[Diagnosis]:
     kind = _file_system(place)
     findings = [Diagnosis("ok", "file system", kind or "unknown")]
     if kind in _FORGETFUL:
-        findings = [Diagnosis("warning", "file system", f"{kind}: kept in memory, gone with the next power cut")]
+        findings = [Diagnosis("warning", "file system", f"{kind}: in memory, lost at the next power cut")]
     elif kind == "overlay":
-        findings = [Diagnosis("warning", "file system", "overlay: of a container, gone with it; mount a volume")]
+        findings = [Diagnosis("warning", "file system", "overlay: lost with its container; mount a volume")]
     elif kind in _REMOTE:
-        findings = [Diagnosis("warning", "file system", f"{kind}: remote; its locks and syncs are as good as its server")]
+        findings = [Diagnosis("warning", "file system", f"{kind}: remote; its locks and syncs depend on its server")]
     free = shutil.disk_usage(place).free
     findings.append(Diagnosis("warning" if free < LITTLE_SPACE else "ok", "free space", size(free)))
     return [*findings, _sync(place), _lock(place)]
@@ -135,7 +135,7 @@ def _lock(place: str) -> Diagnosis:
                 held.release()
     except OSError as error:
         return Diagnosis("bad", "locks", f"none: {error.strerror}")
-    return Diagnosis("bad", "locks", "two owners at once are possible here: keep the state elsewhere (--store)")
+    return Diagnosis("bad", "locks", "locks do not work here, two owners are possible: use another --store")
 
 
 def _runs(store: Store) -> list[Diagnosis]:

@@ -17,7 +17,7 @@ from rerail.stores.directory import check_run_id
 
 @click.command(epilog="Example: rerail fork last --from review -p level=final")
 @run_argument()
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A param that is to be another; repeatable.")
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="Override a param; repeatable.")
 @click.option("--id", "run_id", metavar="ID", help="The id of the new run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the new run; repeatable.")
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
@@ -30,9 +30,9 @@ def fork(
     store_url: str | None,
     **wishes: Any,
 ) -> int:
-    """Start a new run that shares everything before --from STEP with RUN.
+    """Start a new run that reuses everything of RUN before --from STEP.
 
-    Both work in the same directory: what the new run makes takes the place of what RUN had made, whose record stays.
+    Both runs work in the same directory: files of the new run replace those of RUN, whose record stays.
     """
     from rerail.app.fork import create_fork, plan_fork
 

@@ -17,7 +17,7 @@ from rerail.cli.render.output import print_json, printable
 @json_option("An array of events, newest first.")
 @store_option()
 def history(run_name: str, as_json: bool, store_url: str | None) -> int:
-    """Tell everything that ever happened to a run, in order."""
+    """Show every event of a run, oldest first."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     records = list(store.history(run_id))

@@ -14,7 +14,7 @@ from rerail.kinds.builtin import USER_FILE_MODE
 STARTER = """\
 # A pipeline for rerail. Run it:     rerail run {name}
 # Kill it whenever you like, then:   rerail resume
-# All that can be written here:      docs/reference/pipeline.md, and `rerail schema` for your editor.
+# All options:                       docs/reference/pipeline.md, and `rerail schema` for your editor.
 
 name: {stem}
 
@@ -40,7 +40,7 @@ steps:
         sleep 1
       done > out/parts.txt
     checks:
-      - test -s out/parts.txt                      # it has failed if this does
+      - test -s out/parts.txt                      # the step fails if this does
 
   - id: lint
     needs: [prepare]                               # beside `work`; without `needs`, after the step above
@@ -49,7 +49,7 @@ steps:
   - id: publish
     needs: [work, lint]
     run: cp out/parts.txt out/published.txt
-    # idempotent: false                            # if it must never run twice: rerail asks before it repeats it
+    # idempotent: false                            # must never run twice: rerail asks before it repeats it
     # on_failure: [{{run: rm -f out/published.txt}}]
 
 finally:
@@ -65,7 +65,7 @@ def init(path: str) -> int:
     try:
         durable.write_new(path, STARTER.format(name=path, stem=stem).encode(), USER_FILE_MODE)
     except FileExistsError:
-        raise UsageError(f"{path} exists, and is left as it is", hint=f"rerail check {path}") from None
+        raise UsageError(f"{path} exists already; nothing written", hint=f"rerail check {path}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="rerail init PATH") from None
     say(f"rerail: wrote {path}\n  next: rerail run {path}")

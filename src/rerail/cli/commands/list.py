@@ -20,7 +20,9 @@ MAX_PARAMS = 4  # that get a column each
 
 
 @click.command(name="list", epilog="Example: rerail list --status crashed")
-@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only such runs; repeatable.")
+@click.option(
+    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs with this status; repeatable."
+)
 @click.option("--pipeline", help="Only runs of this pipeline.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Only runs with this label; repeatable.")
 @click.option("--resumable", is_flag=True, help="Only runs that can be resumed.")
@@ -51,7 +53,7 @@ def list_runs(
     if as_json:
         print_json(rows)
     elif not rows and store.runs():
-        say(f"rerail: no run in {store.url} matches\n  next: rerail list")
+        say(f"rerail: no matching run in {store.url}\n  next: rerail list")
     elif not rows:
         say(f"rerail: no runs in {store.url}\n  next: rerail run PIPELINE")
     else:

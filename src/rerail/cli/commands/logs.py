@@ -27,12 +27,12 @@ _COLOURS = ("cyan", "green", "yellow", "")
 @click.argument("step", required=False, default=None, shell_complete=complete_step)
 @click.argument("item", required=False, default=None)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt of STEP.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as long as the run does.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
 @store_option()
 def logs(
     run_name: str, step: str | None, item: str | None, attempt: int | None, follow: bool, store_url: str | None
 ) -> int:
-    """Print what the steps of a run printed, or one of them, or one item of a map, in the order of time."""
+    """Print the output of all steps, of one step, or of one item of a map, in order of time."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     if step is not None and item is None and step.endswith("]") and "[" in step:  # as `show` names it
@@ -47,7 +47,7 @@ def logs(
         printer.put(piece)
     printer.end()
     if not printer.printed:
-        say(f"rerail: nothing was printed\n  next: rerail show {run_id}")
+        say(f"rerail: no output\n  next: rerail show {run_id}")
     return 0
 
 
@@ -64,13 +64,13 @@ def _refuse_unknown(store: Store, run_id: str, wanted: LogSelection) -> None:
         and not any(wanted.takes(one.step, one.item, one.attempt) for one in printed)
     ):
         raise UsageError(
-            f"nothing is known of an item {wanted.item!r} of {wanted.step} in run {run_id}, or it printed nothing",
+            f"run {run_id} has no output of item {wanted.item!r} of step {wanted.step!r}",
             hint=f"rerail show {run_id} {wanted.step}",
         )
     if wanted.step and wanted.step not in known and not printed:
         names = ", ".join(sorted(known)[:12]) or "none yet"
         raise UsageError(
-            f"nothing happened to a step {wanted.step!r} in run {run_id}; to these it did: {names}",
+            f"run {run_id} has no step {wanted.step!r} with events (steps: {names})",
             hint=f"rerail show {run_id}",
         )
 

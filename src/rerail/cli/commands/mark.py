@@ -19,9 +19,9 @@ from rerail.errors import UsageError
 @click.argument("status", type=click.Choice(["completed", "failed", "pending"]))
 @store_option()
 def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
-    """Say what is true of a step, where rerail cannot know.
+    """Set the status of a step by hand, where rerail cannot know it.
 
-    `failed` and `pending` make it run again: of a map, a loop or a pipeline all of it, of an item all its steps.
+    `failed` and `pending` make it rerun: a map, loop or pipeline with everything in it, an item with all its steps.
     """
     store = open_store(store_url)
     run_id = find_run(store, run_name)
@@ -33,5 +33,5 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
         )
     units = {name(unit): unit for unit in recording.state.units}
     interventions.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=store.base_dir)
-    say(f"rerail: {step} is marked {status}\n  next: rerail resume {run_id}{reach(store)}")
+    say(f"rerail: marked {step} as {status}\n  next: rerail resume {run_id}{reach(store)}")
     return 0

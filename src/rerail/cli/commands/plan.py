@@ -20,12 +20,12 @@ from rerail.errors import UsageError
 @click.argument("what", metavar="PIPELINE|RUN", shell_complete=complete_run)
 @click.option("--verify", type=click.Choice(["full", "fast"]), default="full", help="As in `rerail resume`.")
 @click.option("--no-restore", is_flag=True, help="As in `rerail resume`.")
-@json_option("The decisions, with their reasons.")
+@json_option("The decisions and their reasons, as JSON.")
 @store_option()
 def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
-    """Say what a run would do, and why, and change nothing: `run --dry-run` or `resume --dry-run`."""
+    """Show what a run would do and why, without changing anything (`run --dry-run`, `resume --dry-run`)."""
     if not os.path.isfile(what) and what.endswith((".yaml", ".yml")):
-        raise UsageError(f"there is no file {what}", hint="rerail plan PIPELINE|RUN")
+        raise UsageError(f"no such file: {what}", hint="rerail plan PIPELINE|RUN")
     if os.path.isfile(what):
         loaded, text = api.load(what)
         api.refuse_secret_pipeline(api.present_secrets(loaded, RunOptions()), loaded, text, what)

@@ -13,7 +13,7 @@ from rerail.cli.options import json_option, open_store, store_option
 from rerail.cli.render.output import print_json, say
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import STYLES, out_look
-from rerail.cli.render.units import age, span
+from rerail.cli.render.units import age, counted, span
 from rerail.errors import RerailError, UsageError
 from rerail.ports import Store
 from rerail.text import size_text as size
@@ -22,11 +22,11 @@ FINISHED = ("completed",)
 
 
 @click.command(epilog="Example: rerail prune --older-than 30d --keep 50 --dry-run")
-@click.option("--older-than", metavar="AGE", help="Only runs created longer ago than this: 12h, 30d.")
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N runs, whatever they are.")
+@click.option("--older-than", metavar="AGE", help="Only runs created longer ago than this (12h, 30d).")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Always keep the newest N runs.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES),
               help="Runs with this status instead of completed ones; repeatable.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @json_option("The runs, with their bytes.")
 @store_option()
 def prune(
@@ -37,7 +37,7 @@ def prune(
     as_json: bool,
     store_url: str | None,
 ) -> int:
-    """Delete runs that are done with. Live ones never; resumable ones only if their status is named."""
+    """Delete old runs: never live ones, unfinished ones only if --status names them."""
     if older_than is None and keep is None:
         raise UsageError("prune needs --older-than or --keep", hint="rerail prune --older-than 30d --dry-run")
     store = open_store(store_url)
@@ -52,7 +52,7 @@ def prune(
         print_json(shown)
     else:
         _say_pruned(gone)
-    say(f"rerail: {'would delete' if dry_run else 'deleted'} {len(gone)} runs, {size(total)}")
+    say(f"rerail: {'would delete' if dry_run else 'deleted'} {counted(len(gone), 'run')}, {size(total)}")
     _collect(store, {row["run_id"] for row in gone}, dry_run=dry_run)
     return 0
 
@@ -62,7 +62,7 @@ def _prune(store: Store, run_id: str, statuses: tuple[str, ...]) -> bool:
     try:
         prune_run(store, run_id, statuses)
     except (RerailError, OSError) as error:
-        say(f"rerail: run {run_id} stays: {error}")
+        say(f"rerail: run {run_id} is kept: {error}")
         return False
     return True
 
@@ -72,13 +72,14 @@ def _collect(store: Store, gone: set[str], *, dry_run: bool) -> None:
     try:
         count, total = collect_copies(store, gone, dry_run=dry_run)
     except BlockingIOError:
-        say("rerail: no copies of artifacts were removed: a run that is going on may need them")
+        say("rerail: no copies of artifacts removed: a live run may need them")
         return
     except RerailError as error:
-        say(f"rerail: no copies of artifacts were removed: a run cannot be read ({error})")
+        say(f"rerail: no copies of artifacts removed: a run cannot be read ({error})")
         return
     if count:
-        say(f"rerail: {'would remove' if dry_run else 'removed'} {count} copies of artifacts, {size(total)}")
+        copies = f"{count} {'copy' if count == 1 else 'copies'} of artifacts"
+        say(f"rerail: {'would remove' if dry_run else 'removed'} {copies}, {size(total)}")
 
 
 def _say_pruned(rows: list[dict[str, Any]]) -> None:

@@ -10,5 +10,5 @@ from rerail.cli.judge import judge, judging_options
 @click.command(epilog="Example: rerail reject last publish -m 'chapter 3 is wrong'")
 @judging_options
 def reject(run_name: str, step: str, reason: str, store_url: str | None) -> int:
-    """Fail a step that waits for a person; what does not depend on it goes on."""
+    """Reject a step that waits for approval: it fails, and steps that do not depend on it continue."""
     return judge(run_name, step, reason, store_url, approved=False)

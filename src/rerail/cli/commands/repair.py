@@ -12,15 +12,15 @@ from rerail.cli.render.output import say
 @run_argument()
 @store_option()
 def repair(run_name: str, store_url: str | None) -> int:
-    """Salvage what can be proved of a damaged run; the damaged files are kept."""
+    """Recover what is intact of a damaged run; keep the damaged files as evidence."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     done = store.repair(run_id)
     if not done.reason:
-        say(f"rerail: run {run_id} is not damaged; there is nothing to repair")
+        say(f"rerail: run {run_id} is not damaged; nothing to repair")
         return 0
     say(f"rerail: {done.reason}")
-    say(f"rerail: run {run_id} goes on from record {done.seq}, proved by {done.source}")
-    say(f"rerail: what happened after it will be done again; the damaged files are kept in {done.evidence}")
+    say(f"rerail: run {run_id} continues from record {done.seq}, proved by {done.source}")
+    say(f"rerail: later work will run again; the damaged files are in {done.evidence}")
     say(f"  next: rerail resume {run_id}{reach(store)} --dry-run")
     return 0

@@ -19,12 +19,12 @@ from rerail.cli.render.output import say
     "--verify",
     type=click.Choice(["full", "fast"]),
     default="full",
-    help="Prove artifacts by their whole content, or trust size, times and inode.",
+    help="Verify artifacts by content (full), or by size, times and inode (fast).",
 )
-@click.option("--no-restore", is_flag=True, help="Run steps again instead of restoring what they produced.")
+@click.option("--no-restore", is_flag=True, help="Rerun steps instead of restoring their artifacts.")
 @driving_options
 def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
-    """Continue a run exactly where it was, after proving that what it relies on is intact."""
+    """Continue a run where it stopped, after verifying the artifacts it relies on."""
     store = open_store(store_url)
     if run_name is not None:
         run_id = find_run(store, run_name)

@@ -30,8 +30,10 @@ from rerail.stores.directory import check_run_id
 @click.option("--params-file", type=click.Path(), help="Params from a YAML or JSON file.")
 @click.option("--id", "run_id", metavar="ID", help="The id of the run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the run; repeatable.")
-@click.option("--resume", "resume_", is_flag=True, help="Continue the newest unfinished run that fits, if there is one.")
-@click.option("--fresh", "--force", "fresh", is_flag=True, help="Always start a new run.")
+@click.option(
+    "--resume", "resume_", is_flag=True, help="Continue the newest unfinished run of this pipeline and params, if any."
+)
+@click.option("--fresh", "--force", "fresh", is_flag=True, help="Always start a new run (the default).")
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
 @driving_options
 def run(
@@ -49,7 +51,7 @@ def run(
     if run_id is not None:
         check_run_id(run_id)
     if resume_ and fresh:
-        raise UsageError("--resume and --fresh contradict each other", hint="rerail run --help")
+        raise UsageError("--resume and --fresh exclude each other", hint="rerail run --help")
     wanted = ExecuteFlags.parse(**wishes)
     store = open_store(store_url, pipeline)
     loaded, text = api.load(pipeline)

@@ -32,12 +32,12 @@ from rerail.ports import Store
 @click.command(epilog="Example: rerail show last, or of a map: rerail show last sections --page 2")
 @run_argument()
 @click.argument("step", required=False, default=None, shell_complete=complete_step)
-@click.option("--page", type=click.IntRange(min=1), default=1, metavar="N", help="Of the items of a map.")
-@click.option("--status", type=click.Choice(STATUS), help="Only items of a map that stand so.")
-@json_option("The whole state of the run, with the names of checkpoint.json.")
+@click.option("--page", type=click.IntRange(min=1), default=1, metavar="N", help="Page of items to show.")
+@click.option("--status", type=click.Choice(STATUS), help="Only items with this status.")
+@json_option("The state of the run, named as in checkpoint.json.")
 @store_option()
 def show(run_name: str, step: str | None, page: int, status: str | None, as_json: bool, store_url: str | None) -> int:
-    """Show one run: its steps, what they handed out, and why it stopped; or the items of one map."""
+    """Show a run: its steps, outputs, artifacts and errors; or the items of one map."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     if step is not None:

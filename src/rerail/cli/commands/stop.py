@@ -18,10 +18,10 @@ from rerail.ports import Store
 
 @click.command(epilog="Example: rerail stop last")
 @run_argument()
-@click.option("--force", is_flag=True, help="Kill it and its steps at once.")
+@click.option("--force", is_flag=True, help="Kill the run and its steps at once.")
 @store_option()
 def stop(run_name: str, force: bool, store_url: str | None) -> int:
-    """End a live run from another terminal; it can be resumed."""
+    """Stop a live run from another terminal; it can be resumed."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     ownership = store.ownership(run_id)
@@ -33,14 +33,14 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
         return 0
     if not processes.is_here(owner):
         raise UsageError(
-            f"run {run_id} is driven by process {owner.pid} on {owner.host}, out of reach from here",
+            f"run {run_id} runs as process {owner.pid} on {owner.host}, out of reach from here",
             hint=f"rerail stop {run_id}, on {owner.host}",
         )
     os.kill(owner.pid, signal.SIGKILL if force else signal.SIGTERM)
     while store.ownership(run_id).alive:
         time.sleep(0.02)
     _end_left_over(store, run_id, sure=force)  # a process that was just being started may not be visible yet
-    say(f"rerail: run {run_id} was stopped\n  next: rerail resume {run_id}{reach(store)}")
+    say(f"rerail: stopped run {run_id}\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 
 

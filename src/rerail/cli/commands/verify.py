@@ -19,11 +19,11 @@ BROKEN_ARTIFACTS = 1  # exit code: the state is intact, the artifacts are not
 
 @click.command(epilog="Example: rerail verify --all")
 @click.argument("run_name", metavar="[RUN]", required=False, default=None, shell_complete=complete_run)
-@click.option("--all", "everything", is_flag=True, help="The records of every run, and every copy in the content store.")
-@json_option("An array of runs with what was found.")
+@click.option("--all", "everything", is_flag=True, help="Verify every run and every copy in the content store.")
+@json_option("An array of runs and findings.")
 @store_option()
 def verify(run_name: str | None, everything: bool, as_json: bool, store_url: str | None) -> int:
-    """Prove that what is recorded of a run is intact: its journal, its checkpoint, its pipeline, its artifacts."""
+    """Verify a run: its journal, checkpoint, pipeline and artifacts."""
     store = open_store(store_url)
     if bool(run_name) == everything:
         raise UsageError("verify needs a RUN or --all", hint="rerail verify last")
@@ -39,7 +39,7 @@ def verify(run_name: str | None, everything: bool, as_json: bool, store_url: str
     if len(found) > 1 or not found:
         say(f"rerail: {len(found) - len(bad)} of {len(found)} runs are intact")
     for sha256 in rotten:
-        say(f"rerail: the copy {sha256[:16]}… in the content store is rotten; it will not be used")
+        say(f"rerail: the copy {sha256[:16]}… in the content store is corrupt; it is not used")
     if bad:
         return StateError.exit_code
     return BROKEN_ARTIFACTS if rotten or any(row.get("flaws") for row in found) else 0
@@ -61,7 +61,7 @@ def _files(store: Store, run_id: str) -> dict[str, Any]:
     try:
         ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=store.base_dir).shown
     except UsageError as error:  # the pipeline file is invalid: that is not damage of the run
-        return {"flaws": [], "files": f"artifacts were not looked at: {error.message.splitlines()[0]}"}
+        return {"flaws": [], "files": f"artifacts not checked: {error.message.splitlines()[0]}"}
     units = ready.recording.state.units.values()
     kept = {
         record.internal.manifest or record.sha256 for unit in units for record in unit.artifacts if record.internal.kept
@@ -87,19 +87,23 @@ def _say(row: dict[str, Any]) -> None:
     if not row["intact"]:
         say(f"rerail: run {row['run_id']} is NOT intact: {row['problem']}\n  next: {row['next']}")
         return
-    lives = f"{row['segments']} segment{'s' if row['segments'] != 1 else ''}"
+    segments = f"{row['segments']} segment{'s' if row['segments'] != 1 else ''}"
     whole = f", {counted(row['artifacts'], 'artifact')}" if row.get("artifacts") else ""
-    what = f"the record of run {row['run_id']} is intact, what it speaks of is not" if row.get("flaws") else ""
+    what = (
+        f"run {row['run_id']}: journal intact, {counted(len(row['flaws']), 'artifact')} changed"
+        if row.get("flaws")
+        else ""
+    )
     what = what or f"run {row['run_id']} is intact"
-    say(f"rerail: {what}: {row['records']} records in {lives}, {row['bytes']} bytes{whole}")
+    say(f"rerail: {what}: {row['records']} records in {segments}, {row['bytes']} bytes{whole}")
     for notice in row["notices"]:
         say(f"  {notice}")
     if row.get("files"):
         say(f"  {row['files']}")
     for flaw in row.get("flaws", ()):
-        can = "a copy is in the content store" if flaw["restorable"] else f"{flaw['step']} would run again"
+        can = "resume restores it" if flaw["restorable"] else f"resume reruns {flaw['step']}"
         say(f"  {flaw['path']} of {flaw['step']}: {flaw['condition']}; {can}")
     for sha256 in row.get("rotten", ()):
-        say(f"  the copy {sha256[:16]}… in the content store is gone or rotten; it will not be used")
+        say(f"  the copy {sha256[:16]}… in the content store is missing or corrupt; it is not used")
     if row.get("flaws"):
         say(f"  next: rerail resume {row['run_id']}")

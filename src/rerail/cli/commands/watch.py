@@ -27,14 +27,14 @@ IDLE_FACTOR = 5  # reading takes at most a fifth of the time
 @run_argument()
 @store_option()
 def watch(run_name: str, store_url: str | None) -> int:
-    """Watch a run that another process drives, as if it were yours; Ctrl-C leaves it alone."""
+    """Watch a live run of another process; Ctrl-C leaves the run alone."""
     gc.enable()
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     try:
         recording = _draw(store, run_id) if terminal_of(STDERR).live else _tell(store, run_id)
     except KeyboardInterrupt:
-        say(f"rerail: run {run_id} goes on\n  next: rerail watch {run_id}")
+        say(f"rerail: run {run_id} is still running\n  next: rerail watch {run_id}")
         return 0
     status = shown_status(recording.state, owner_alive=store.ownership(run_id).alive)
     hint = "" if status == "completed" else f"\n  next: rerail {'show' if status == 'failed' else 'resume'} {run_id}"

@@ -76,7 +76,7 @@ class Dashboard:
             room -= len(inside)
         result = [self._cut(header, width), *lines]
         if left_out > 0:
-            result.append(self._cut([(f"   {left_out} more steps, not shown", "dim")], width))
+            result.append(self._cut([(f"   {left_out} more steps", "dim")], width))
         return result[:height]
 
     def _rows(self, frame: DashboardFrame) -> list[Step]:
@@ -170,7 +170,7 @@ class Dashboard:
         if items.is_loop:
             if unit.status != "running":
                 return [(f"{items.completed} iteration{'' if items.completed == 1 else 's'}", "dim")]
-            return [(f"iteration {items.completed + 1} of at most {items.total}", "cyan")]
+            return [(f"iteration {items.completed + 1} of up to {items.total}", "cyan")]
         if not items.total:
             return []
         spans: list[Span] = [(self._bar(Progress(done=items.closed, total=items.total)), "cyan")]
@@ -216,9 +216,9 @@ class Dashboard:
             case "waiting":
                 left = max((unit.retry_at - frame.now).total_seconds(), 0.0) if unit.retry_at else 0.0
                 why = f"{unit.reason}: {_message(unit)}" if unit.refusals else _message(unit)
-                spans.append((f"again in {seconds(left)}: {why}", "yellow"))
+                spans.append((f"retrying in {seconds(left)}: {why}", "yellow"))
             case "failed" | "allowed":
-                spans.append((_message(unit) + (", which is allowed" if status == "allowed" else ""), STYLES[status]))
+                spans.append((_message(unit) + (" (allowed to fail)" if status == "allowed" else ""), STYLES[status]))
             case "skipped" | "interrupted":
                 spans.append((unit.reason, "dim"))
             case "pending":
@@ -240,15 +240,15 @@ class Dashboard:
 
     def _waiting_for(self, step: Step, frame: DashboardFrame) -> str:
         if isinstance(step.action, Approve) and all(frame.state.unit((need, None)).settled for need in step.needs):
-            return f"waits for a person: rerail approve {frame.run_id} {step.id}"
+            return f"waiting for approval: rerail approve {frame.run_id} {step.id}"
         unsettled = [need for need in step.needs if not frame.state.unit((need, None)).settled]
         if not frame.live:
             failed = [need for need in unsettled if frame.state.unit((need, None)).status == "failed"]
             return f"not run: {failed[0]} failed" if failed else "not run"
         if not unsettled:
-            return "waits for its turn" if frame.state.status == "running" else ""
+            return "queued" if frame.state.status == "running" else ""
         more = f" and {len(unsettled) - 3} more" if len(unsettled) > 3 else ""
-        return f"waits for {', '.join(unsettled[:3])}{more}"
+        return f"waiting for {', '.join(unsettled[:3])}{more}"
 
     def _glimpse(self, step: Step, unit: UnitState, frame: DashboardFrame) -> list[Span]:
         seen = frame.glimpses.get((step.id, None), AttemptGlance())

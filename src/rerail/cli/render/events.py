@@ -40,24 +40,24 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
             cost = f"  {dollars(metrics[COST])}" if COST in metrics else ""
             return f"completed    {unit}  {seconds(duration)}{cost}"
         case ev.StepFailed(error=error, retry_in=retry_in, allowed=allowed, why=why, refused=refused):
-            again = why or (f"again in {seconds(retry_in)}" if retry_in is not None else "")
+            again = why or (f"retry in {seconds(retry_in)}" if retry_in is not None else "")
             again = again.removesuffix(f": {error.message.partition(chr(10))[0]}")
-            after = _cost(event) + (f"; {again}" if again else ", which is allowed" if allowed else "")
+            after = _cost(event) + (f"; {again}" if again else " (allowed to fail)" if allowed else "")
             return f"{'refused' if refused else 'failed':<12} {unit}: {error.message}{after}"
         case ev.StepProgressed():
             return _progressed(event, unit)
         case ev.StepInterrupted(reason=reason, attempt=attempt):
-            how = "found cut off by a crash" if reason == "crash" else f"cut off by {reason}"
-            return f"interrupted  {unit}: attempt {attempt} {how}{_cost(event)}"
+            cause = "a crash" if reason == "crash" else reason
+            return f"interrupted  {unit}: attempt {attempt}, by {cause}{_cost(event)}"
         case ev.StepSkipped(reason=reason):
             return f"skipped      {unit}: {reason}"
         case ev.StepInvalidated(reason=reason, quarantined=quarantined):
-            return f"to run again {unit}: {reason}{_quarantined(quarantined)}"
+            return f"invalidated  {unit}: {reason}{_quarantined(quarantined)}"
         case ev.ArtifactsRestored(found=found, quarantined=quarantined):
             what = ", ".join(f"{path} ({condition})" for path, condition in found.items())
             return f"restored     {unit}: {what}{_quarantined(quarantined)}"
         case ev.StepInherited(run=run, skipped=skipped):
-            return f"adopted      {unit} from run {run}" + (f": skipped there, {skipped}" if skipped else "")
+            return f"inherited    {unit} from run {run}" + (f": skipped, {skipped}" if skipped else "")
         case ev.ApprovalGiven(approved=approved, by=by, reason=reason):
             why = f": {one_line(reason, 500)}" if reason else ""
             return f"{'approved' if approved else 'rejected':<12} {unit}, by {by}{why}"
@@ -78,19 +78,19 @@ def _cost(event: ev.StepFailed | ev.StepInterrupted) -> str:
 def _progressed(event: ev.StepProgressed, unit: str) -> str:
     far = "" if event.done is None else f", {event.done:g}" + (f" of {event.total:g}" if event.total else "")
     cost = f", {dollars(event.metrics[COST])}" if COST in event.metrics else ""
-    return f"under way    {unit}: {seconds(event.elapsed)}{far}{cost}"
+    return f"progress     {unit}: {seconds(event.elapsed)}{far}{cost}"
 
 
 def _listed(event: ev.ItemsListed, unit: str) -> str:
     if event.is_loop:
-        return f"began        {unit}: at most {counted(event.total, 'iteration')}"
+        return f"looping      {unit}: up to {counted(event.total, 'iteration')}"
     if not event.total and not event.digest:
-        return f"began        {unit}"
+        return f"entered      {unit}"
     gone = f"; no longer in the list: {', '.join(event.gone[:5])}" if event.gone else ""
     part = f" ({event.first + 1} to {event.first + len(event.keys)})" if len(event.keys) < event.total else ""
-    return f"listed       {unit}: {counted(event.total, 'item')}{part}{gone}"
+    return f"expanded     {unit}: {counted(event.total, 'item')}{part}{gone}"
 
 
 def _quarantined(quarantined: dict[str, str]) -> str:
-    kept = ", ".join(f"{path} is kept in {where}" for path, where in quarantined.items())
+    kept = ", ".join(f"{path} moved to {where}" for path, where in quarantined.items())
     return f"; {kept}" if kept else ""

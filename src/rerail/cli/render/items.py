@@ -25,8 +25,10 @@ def show_items(store: Store, run_id: str, step: str, page: int, status: str | No
     unit = state.unit((step, None))
     if unit.items is None or unit.items.is_loop or not unit.items.total:
         maps = [name for (name, item), known in state.units.items() if item is None and _is_map(known)]
-        there = ", ".join(maps) or "none has listed its items yet"
-        raise UsageError(f"{step!r} is no map with items in run {run_id}; maps: {there}", hint=f"rerail show {run_id}")
+        there = ", ".join(maps) or "none yet"
+        raise UsageError(
+            f"{step!r} is not a map with items in run {run_id} (maps: {there})", hint=f"rerail show {run_id}"
+        )
     listing = lists.recorded(store.find(run_id, lists.TAGS, step), (step, None))
     keys = listing.keys if listing is not None else [str(number) for number in range(unit.items.total)]
     ends = {

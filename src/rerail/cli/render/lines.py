@@ -56,11 +56,11 @@ class LineReporter:
         self._told[event.step] = (event.at, closed)
         failed = f", {items.failed} failed" if items.failed else ""
         left = seconds((items.total - closed) / rate)
-        return f"under way    {event.step}: {closed} of {items.total} items{failed}, {rate:.1f}/s, ETA {left}"
+        return f"progress     {event.step}: {closed} of {items.total} items{failed}, {rate:.1f}/s, ETA {left}"
 
     def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
         if isinstance(event, ev.RunStarted) and not self._quiet:
-            say(f"rerail: run {self._run_id}, {counted(event.steps, 'step')}, up to {event.options.parallel} at once")
+            say(f"rerail: run {self._run_id}: {counted(event.steps, 'step')}, up to {event.options.parallel} in parallel")
         line = sentence(event) if self._verbose or not _is_detail(event) else ""
         if self._is_of_an_item(event):
             assert isinstance(event, ev.UnitEvent)

@@ -109,7 +109,7 @@ class LiveView:
         except OSError:
             return  # the terminal is gone: the run is not
         except Exception as error:  # noqa: BLE001 - whatever fails in drawing, the run must not become invisible
-            say(f"rerail: the live view broke ({type(error).__name__}: {error}); going on in lines")
+            say(f"rerail: the live view broke ({type(error).__name__}: {error}); continuing with plain lines")
             self._tell_the_rest()
 
     def _tell_the_rest(self) -> None:

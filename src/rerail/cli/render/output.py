@@ -138,4 +138,4 @@ class ReadingProgress:
         self._bytes += count
         if time.monotonic() > self._next:  # several threads may say it at once; that is harmless
             self._next = time.monotonic() + self._again
-            say(f"rerail: proving artifacts, {size_text(self._bytes)} read so far")
+            say(f"rerail: verifying artifacts, {size_text(self._bytes)} read so far")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rerail.cli.render.output import say, say_raw
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import Terminal
-from rerail.cli.render.units import dollars, moment, seconds
+from rerail.cli.render.units import counted, dollars, moment, seconds
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
 from rerail.core.money import NOTHING, totals_by_step
@@ -38,7 +38,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
     within = totals_by_step(state, lasting=True)
     asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
     for made in (*plan.decisions, *asked, *plan.hooks):
-        reason = made.reason + (", unless it comes out the same" if made.unless_same else "")
+        reason = made.reason + (_condition(made.unless_same))
         known = state.unit((made.step, None))
         if known.refusals and known.retry_at is not None and made.decision == "rerun":
             reason += f", not before {moment(known.retry_at)}"
@@ -57,7 +57,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
             )
         )
     rows += [
-        (("gone", "dim"), (step, ""), ("no longer in the pipeline; its record is kept", "dim"), ("", ""), ("", ""))
+        (("removed", "dim"), (step, ""), ("not in the pipeline any more (record kept)", "dim"), ("", ""), ("", ""))
         for step in plan.removed
     ]
     if any(row[3][0] or row[4][0] for row in rows):
@@ -67,22 +67,22 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
         say_raw(line)
 
 
+def _condition(needs: tuple[str, ...]) -> str:
+    """Say when a step that depends on others really runs again."""
+    if not needs:
+        return ""
+    return f"; reruns only if {'its result changes' if len(needs) == 1 else 'their results change'}"
+
+
 def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Terminal) -> None:
-    """Print the findings of the audit and the restores, a line each; and the step where the run continues."""
+    """Print the findings of the audit and the restores, a line each, and what they save."""
     if lines:
-        last = name(state.last_completed) if state.last_completed else ""
-        if last and state.last_completed and state.unit(state.last_completed).status == "completed":
-            say_raw(_levelled("info", f"checkpoint says {last} completed", look))
         calm = [line for line in lines if line[0] == "info"]
         shown = list(lines) if len(calm) <= MAX_INTACT_LINES else [line for line in lines if line[0] != "info"]
         for level, text in shown:
             say_raw(_levelled(level, text, look))
         if len(calm) > MAX_INTACT_LINES:
             say_raw(_levelled("info", f"{len(calm)} artifacts intact", look))
-        first = next((made for made in plan.decisions if not made.kept), None)
-        if first is not None:
-            how = "re-running from" if first.decision == "rerun" else "going on with"
-            say_raw(_levelled("info", f"{how} {first.step}: {first.reason}", look))
     say_saved(plan, state)
 
 
@@ -100,9 +100,10 @@ def say_saved(plan: Plan, state: RunState) -> None:
     rerun = sum(made.decision == "rerun" for made in plan.decisions)
     saved, cost = plan.saved(state)
     money = f" and {dollars(cost)}" if cost else ""
-    parts = ((restored, "restored"), (len(done) - len(kept), "continued"), (rerun, "rerun"))
-    more = "".join(f", {count} {what}" for count, what in parts if count)
-    say(f"rerail: {len(kept) - restored} of {len(plan.decisions)} steps reused{more}, saving {seconds(saved)}{money}")
+    parts = ((restored, "restoring"), (len(done) - len(kept), "continuing"), (rerun, "rerunning"))
+    more = "".join(f", {what} {count}" for count, what in parts if count)
+    reused = f"{len(kept) - restored} of {len(plan.decisions)} steps"
+    say(f"rerail: reusing {reused}{more}; saves {seconds(saved)}{money}")
 
 
 def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, look: Terminal) -> None:
@@ -140,7 +141,7 @@ def say_sum(run_id: str, status: str, state: RunState) -> None:
         "completed": sum(unit.status == "completed" for unit in units),
         "failed": sum(unit.status == "failed" and not unit.allowed for unit in units) - waiting,
         "waiting": waiting,
-        "failed, which is allowed": sum(unit.status == "failed" and unit.allowed for unit in units),
+        "failed (allowed)": sum(unit.status == "failed" and unit.allowed for unit in units),
         "skipped": sum(unit.status == "skipped" for unit in units),
     }
     counts["not run"] = max(state.steps - sum(counts.values()), 0)
@@ -161,7 +162,7 @@ def say_dead_letters(run_id: str, state: RunState) -> None:
         named = ", ".join(one_line(name(unit), 100) for unit in dead[:3]) + (
             f" and {len(dead) - 3} more" if len(dead) > 3 else ""
         )
-        say(f"rerail: {len(dead)} in the dead letter queue: {named}\n  see: rerail dlq list {run_id}")
+        say(f"rerail: {counted(len(dead), 'item')} failed permanently: {named}\n  next: rerail dlq list {run_id}")
 
 
 def say_other_failures(state: RunState, shown: str) -> None:

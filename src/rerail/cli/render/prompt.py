@@ -53,7 +53,7 @@ def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Ter
         termios.tcflush(STDIN, termios.TCIFLUSH)  # earlier input is no answer
     say_raw(f"\n{look.paint('?', 'yellow')} {look.paint(one_line(question, MAX_ANSWER), 'bold')}")
     while True:
-        say_raw(f"  {one_line(step, 200)}: y to approve, n [reason] to reject, Enter to decide later")
+        say_raw(f"  Approve {one_line(step, 200)}? [y]es, [n]o REASON, Enter to decide later")
         say_raw("  > ", end="")
         line = _line(interrupted)
         if line is None or not line.strip():

@@ -53,7 +53,7 @@ class RunView:
                 f"{known.created_at[:19].replace('T', ' ')} UTC, {age(known.created_at, datetime.now(UTC))} ago",
                 "",
             ),
-            ("took", f"{seconds(known.duration_seconds)}, from its start to its last event", ""),
+            ("elapsed", seconds(known.duration_seconds), ""),
             ("cost", self._cost(), ""),
             ("dlq", self._dead(), "yellow"),
             ("logs", logs, ""),
@@ -65,7 +65,7 @@ class RunView:
     def _dead(self) -> str:
         dead = self._checkpoint.dead_letters
         items = counted(dead, "item")
-        return f"{items} failed for good: rerail dlq list {self._checkpoint.run_id}" if dead else ""
+        return f"{items} failed permanently: rerail dlq list {self._checkpoint.run_id}" if dead else ""
 
     def _cost(self) -> str:
         known = self._checkpoint
@@ -75,9 +75,9 @@ class RunView:
         more = total(metrics.get(COST, 0) for metrics in running)
         if not (known.total_cost_usd or known.total_tokens or more):
             return ""
-        under_way = f", and {dollars(more)} by what was under way when it was last looked at" if more else ""
+        in_flight = f", plus {dollars(more)} by attempts in flight" if more else ""
         saved = f"; the last resume saved {dollars(known.saved_usd)}" if known.saved_usd else ""
-        return f"{amount('cost_usd', known.total_cost_usd)}, {amount('tokens', known.total_tokens)}{under_way}{saved}"
+        return f"{amount('cost_usd', known.total_cost_usd)}, {amount('tokens', known.total_tokens)}{in_flight}{saved}"
 
     def steps(self) -> list[str]:
         """Return a table with a row for every step."""
@@ -118,7 +118,7 @@ class RunView:
         rows = [(step, record) for step in self._checkpoint.steps for record in step.artifacts]
         if not rows:
             return []
-        cells: list[list[Cell]] = [[(head, "dim") for head in ("ARTIFACT", "OF", "SIZE", "SHA256", "STATE")]]
+        cells: list[list[Cell]] = [[(head, "dim") for head in ("ARTIFACT", "STEP", "SIZE", "SHA256", "STATE")]]
         for step, record in rows[:MAX_ARTIFACTS]:
             many = f", {counted(record.files, 'file')}" if record.kind == "tree" else ""
             style = "" if record.state == "intact" else "yellow"
@@ -138,7 +138,7 @@ class RunView:
     @staticmethod
     def _remark(step: StepRecord) -> str:
         if step.allowed_failure:
-            return f"{step.error.message if step.error else 'failed'}, which is allowed"
+            return f"{step.error.message if step.error else 'failed'} (allowed to fail)"
         if step.status == "failed" and step.error is not None:
             again = (
                 f"; {step.reason}, not before {moment(step.retry_at)}" if step.internal.refusals and step.retry_at else ""
@@ -151,7 +151,7 @@ class RunView:
         if step.approval is not None:
             return step.reason
         if step.status == "pending" and step.command.startswith("approve: "):
-            return f"waits for a person: {step.command.removeprefix('approve: ')}"
+            return f"waiting for approval: {step.command.removeprefix('approve: ')}"
         if step.items is not None and (step.items.total or step.items.is_loop):
             return progress_of(step.items)
         return msgspec.json.encode(step.outputs).decode() if step.outputs else ""
@@ -163,7 +163,7 @@ class RunView:
             match event:
                 case ev.RunStarted(at=at, owner=owner) | ev.RunResumed(at=at, owner=owner):
                     if rows and not rows[-1][3]:
-                        rows[-1][3] = "ended without a word"
+                        rows[-1][3] = "crashed"
                     when = at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
                     rows.append([str(len(rows) + 1), when, f"process {owner.pid} on {owner.host}", ""])
                 case ev.RunFinished(status=status) if rows:
@@ -173,8 +173,8 @@ class RunView:
                 case _:
                     pass
         if rows and not rows[-1][3]:
-            rows[-1][3] = "goes on" if alive else "ended without a word"
-        heads: list[list[Cell]] = [[("LIFE", "dim"), ("BEGAN", "dim"), ("BY", "dim"), ("ENDED", "dim")]]
+            rows[-1][3] = "running" if alive else "crashed"
+        heads: list[list[Cell]] = [[("INVOCATION", "dim"), ("STARTED", "dim"), ("OWNER", "dim"), ("ENDED", "dim")]]
         return table([*heads, *([(text, "") for text in row] for row in rows)], self._look, indent="  ")
 
     def error(self) -> list[str]:

@@ -28,7 +28,7 @@ def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
             say(f"rerail: not recorded, so they will run again: {', '.join(end.unrecorded)}")
         raise end.lost
     if end.signal is not None:
-        say(f"rerail: {end.reason}\n  next: {resume_hint}")
+        say(f"rerail: run {run_id} {end.reason}; progress is saved\n  next: {resume_hint}")
         return SIGNAL_EXIT_BASE + int(end.signal)
     if end.reached:
         say(f"rerail: run {run_id} {end.reason}\n  next: {resume_hint}")
@@ -54,7 +54,7 @@ def _conclude_failure(result: api.RunOutcome, where: str) -> None:
     hint = f"rerail resume {run_id}{where}"
     say_dead_letters(run_id, result.state)
     if end.reason:
-        say(f"rerail: besides what failed, {end.reason}")
+        say(f"rerail: also: {end.reason}")
         if end.cause == "budget":
             hint = after_budget(end.reason, hint, result.state.spent.get(COST, 0))
     if error is None:

@@ -55,7 +55,7 @@ def until(at: datetime | None, now: datetime | None = None) -> str:
     if at is None:
         return ""
     left = (at - (now or datetime.now(UTC))).total_seconds()
-    return f" until {moment(at, now)}" + (f" (in {seconds(left)})" if left > 0 else ", which is over")
+    return f" until {moment(at, now)}" + (f" (in {seconds(left)})" if left > 0 else " (passed)")
 
 
 def dollars(value: float) -> str:

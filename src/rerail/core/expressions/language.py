@@ -81,11 +81,11 @@ def _check(expression: str, known: VisibleNames) -> str:
         return f"`{expression}` is not one expression"
     for node in tree.find_all(nodes.Filter):
         if node.name not in FILTERS:
-            return f"`{expression}`: no filter `{node.name}`; there is {', '.join(sorted(FILTERS))}"
+            return f"`{expression}`: unknown filter `{node.name}` (available: {', '.join(sorted(FILTERS))})"
     for node in tree.find_all(nodes.Test):
         if node.name not in TESTS:
             there = ", ".join(sorted(name for name in TESTS if name.isalpha()))
-            return f"`{expression}`: no test `{node.name}`; there is {there}"
+            return f"`{expression}`: unknown test `{node.name}` (available: {there})"
     return _check_names(expression, tree, known)
 
 
@@ -107,15 +107,15 @@ def _check_names(expression: str, tree: Any, known: VisibleNames) -> str:
 def _unknown_root(name: str, expression: str, known: VisibleNames) -> str:
     for step in known.all_steps:
         if "-" in step and f"steps.{step}" in expression.replace(" ", ""):
-            return f"write steps['{step}'], as its id is not a plain name"
+            return f"write steps['{step}']: an id with `-` needs brackets"
     if name in known.params:
-        return f"nothing is called `{name}`, did you mean `params.{name}`?"
+        return f"unknown name `{name}`, did you mean `params.{name}`?"
     if name in known.all_steps:
-        return f"nothing is called `{name}`, did you mean `steps.{name}`?"
+        return f"unknown name `{name}`, did you mean `steps.{name}`?"
     if name in ROOTS:
-        return f"there is no `{name}` here: it is known in the steps of a {'map' if name == 'item' else 'loop'} only"
+        return f"`{name}` exists only in the steps of a {'map' if name == 'item' else 'loop'}"
     there = [*ROOTS[:3], *(root for root in ("item", "loop") if getattr(known, root)), "run"]
-    return f"nothing is called `{name}`; there is {', '.join(there)}"
+    return f"unknown name `{name}` (available: {', '.join(there)})"
 
 
 def _path(node: Any) -> list[str]:
@@ -147,7 +147,7 @@ def _check_path(path: Sequence[str], known: VisibleNames) -> str:
         case ["steps", name, *_] if name not in known.all_steps:
             return f"no step `{name}`{_near(name, known.all_steps)}"
         case ["steps", name, *_] if name not in known.steps:
-            return f"step `{name}` need not have run by then; add it to `needs`"
+            return f"step `{name}` may not have run yet; add it to `needs`"
         case ["steps", _, name, *_] if name not in STEP_NAMES:
             return f"a step has {', '.join(STEP_NAMES)}, not `{name}`"
         case _:
@@ -189,7 +189,7 @@ def _evaluated(expression: str, scope: Scope) -> Any:
 
 
 def _large(expression: str) -> str:
-    return "; results of a map that are large are in `results_file` only" if "outputs.results" in expression else ""
+    return "; large results of a map are only in `results_file`" if "outputs.results" in expression else ""
 
 
 def render(text: str, scope: Scope) -> str:

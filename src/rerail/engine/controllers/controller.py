@@ -230,7 +230,7 @@ class Controller(ABC):
 
     def restart(self, why: str) -> None:
         """Discard everything inside: its records can no longer be matched with items."""
-        self.host.recorder.warn(f"{name(self.unit)}: {why}; it begins anew")
+        self.host.recorder.warn(f"{name(self.unit)}: {why}; restarting it")
         attempt = self.state.unit(self.unit).attempts + 1
         self.host.recovery.invalidate(self.unit, why)
         self.host.recorder.stage(

@@ -40,7 +40,7 @@ class LoopController(Controller):
             if not self._is_forgotten(record.completed + 1):
                 self._open_iteration(record.completed)  # it had begun, so the one before was not the last
                 return
-            self.restart("what its last iteration handed out is no longer known")
+            self.restart("outputs of its last iteration are lost")
         self.record_total(action.max_iterations, is_loop=True)
         items = self.state.unit(self.unit).items
         assert items is not None
@@ -91,7 +91,7 @@ class LoopController(Controller):
         self.open_group(done, joined(self.unit[1], str(done + 1)), values, previous)
 
     def _exhausted(self, action: Loop) -> None:
-        wanted = f"`until: {action.until}` does not hold" if action.until else f"`while: {action.while_}` still holds"
+        wanted = f"`until` is false ({action.until})" if action.until else f"`while` is true ({action.while_})"
         message = f"{wanted} after {action.max_iterations} iterations; raise max_iterations, then resume"
         self.end("failed", type="LoopExhausted", message=message, retryable=False)
 
@@ -100,9 +100,7 @@ class LoopController(Controller):
         try:
             holds = bool(language.evaluate(expression, self._scope(done)))
         except ExpressionError as error:
-            hint = (
-                "" if done else "; before the first iteration nothing was handed out: `| default(…)` says what holds then"
-            )
+            hint = "" if done else "; before the first iteration there are no outputs: use `| default(…)`"
             self.end("failed", type="ExpressionError", message=f"`{option}`: {error}{hint}", retryable=False)
             return False
         if not holds:

@@ -203,7 +203,7 @@ class MapController(Controller):
         try:
             return lists.listing(self.host.tools.source(self.action.over, scope), self.action, scope)
         except ItemListError as error:
-            self.host.recorder.warn(f"{name(self.unit)}: {error}; it goes on with the list that is recorded")
+            self.host.recorder.warn(f"{name(self.unit)}: {error}; continuing with the recorded list")
             return None
 
     def _start(self, listing: ItemList) -> None:
@@ -356,7 +356,7 @@ class MapController(Controller):
     def _run_again(self, indexes: list[int]) -> None:
         """Run completed items again whose records were lost to a repair."""
         self.host.recorder.warn(
-            f"{name(self.unit)}: the records of {len(indexes)} completed items are lost: they run again"
+            f"{name(self.unit)}: the records of {len(indexes)} completed items are lost; they run again"
         )
         for index in indexes:
             item = self._prefix + self._listing.keys[index]
@@ -373,8 +373,7 @@ class MapController(Controller):
         ]
         told = "; ".join(f"{unit[1]}: {message}" for unit, message in dead[:SHOWN_FAILURES])
         more = f" and {len(dead) - SHOWN_FAILURES} more" if len(dead) > SHOWN_FAILURES else ""
-        few = f"{allowed} may" if allowed else "none may"
-        message = f"{items.failed} of {items.total} items failed, {few}: {told}{more}"
+        message = f"{items.failed} of {items.total} items failed (max_failures: {allowed}): {told}{more}"
         self.end("failed", type="ItemsFailed", message=message)
 
     def _results(self, items: Items) -> dict[str, Any]:
@@ -394,7 +393,5 @@ class MapController(Controller):
         if sum(map(len, lines)) <= INLINE_BYTES or not path:
             outputs["results"] = [msgspec.json.decode(line) for line in lines]
         else:
-            self.host.recorder.warn(
-                f"{name(self.unit)}: its results are large; they are in {outputs['results_file']} only"
-            )
+            self.host.recorder.warn(f"{name(self.unit)}: its results are large: see {outputs['results_file']}")
         return outputs

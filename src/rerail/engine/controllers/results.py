@@ -69,7 +69,7 @@ def restore_results(recorder: Recorder, state: RunState, work_dir: str) -> None:
             lines = []
         if digest_of(lines) == wanted:
             recorder.save_results(unit_name(unit), lines)
-            recorder.warn(f"{name(unit)}: its results were lost or damaged; they are put back from the journal")
+            recorder.warn(f"{name(unit)}: its results were lost or damaged; rebuilt from the journal")
         else:
             recorder.warn(f"{name(unit)}: its results are lost or damaged, and the journal does not have them either")
 
