@@ -450,6 +450,24 @@ def deletion(order: dict[str, Any]) -> dict[str, Any]:
         place.remove()
 
 
+def failure(order: dict[str, Any]) -> dict[str, Any]:
+    """A step fails and the process is killed; the cause is mended, files are lost, and the run is resumed once."""
+    place = Place("", order["text"])
+    try:
+        met = live(place, RUN, order)
+        segments = [path for path in everything(place.state) if os.path.basename(path).startswith("journal-")]
+        found: dict[str, Any] = {"order": order, "journal": "".join(map(place.text, segments)), "lives": [met]}
+        if not order["resumed"]:
+            return found
+        open(place.ledger + ".ok", "w", encoding="utf-8").close()
+        for name in order["lost"]:
+            os.unlink(os.path.join(place.project, name))
+        found["lives"].append(live(place, RUN, QUIET))
+        return {**found, "ledger": place.text(place.ledger).split(), "messages": place.text(place.messages)}
+    finally:
+        place.remove()
+
+
 def power_cut(order: dict[str, Any]) -> dict[str, Any]:
     """The power fails at one call; the file system comes back with what had reached the disk, and the run is resumed."""
     from tests.crash.volumes import Volume
@@ -563,6 +581,15 @@ def _import_what_a_life_imports() -> None:
     gc.freeze()
 
 
+EXPERIMENTS = {
+    "chaos": chaos,
+    "deletion": deletion,
+    "failure": failure,
+    "hanging": hanging,
+    "power-cut": power_cut,
+}
+
+
 def main() -> None:
     _import_what_a_life_imports()
     import rerail.engine.recorder
@@ -573,9 +600,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in sys.stdin:
         order = json.loads(line)
-        work = {"chaos": chaos, "deletion": deletion, "hanging": hanging, "power-cut": power_cut}.get(
-            order.get("kind", ""), experiment
-        )
+        work = EXPERIMENTS.get(order.get("kind", ""), experiment)
         print(json.dumps(work(order)), flush=True)
 
 

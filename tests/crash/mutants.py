@@ -232,6 +232,20 @@ MUTANTS = (
         new="",
         tests=("tests/crash/test_unwritable.py::test_any_state_call_fails[errno-0]",),
     ),
+    Mutant(
+        name="only-a-recorded-failure-of-a-map-counts",
+        file="core/planner.py",
+        old='    if unit.status == "failed":\n        return True\n    items, action',
+        new='    if unit.status != "nothing":\n        return unit.status == "failed"\n    items, action',
+        tests=("tests/crash/test_unrecorded_failures.py",),
+    ),
+    Mutant(
+        name="a-lost-file-hides-that-a-map-failed",
+        file="engine/recovery.py",
+        old=" or unit in self._had_failed:\n",
+        new=":\n",
+        tests=("tests/crash/test_unrecorded_failures.py",),
+    ),
     # Money and waiting
     Mutant(
         name="killed-attempts-cost-nothing",

@@ -13,7 +13,7 @@ from rerail.core.inflight import interrupted_event, last_seen
 from rerail.core.items import around, is_inside, parent_of
 from rerail.core.model import Step
 from rerail.core.plan import Decision, PlanOptions
-from rerail.core.planner import StepGroup, StepIndex, decide_steps, has_failed, step_index
+from rerail.core.planner import StepGroup, StepIndex, decide_steps, has_failed, step_at, step_index
 from rerail.core.retry import remaining
 from rerail.core.state import RunState, Unit, UnitState, name
 from rerail.engine.frame import Frame
@@ -32,10 +32,13 @@ class Recovery:
         self._queue = queue
         self._clock = clock
         self._index: StepIndex | None = None  # built on demand
+        self._had_failed: frozenset[Unit] = frozenset()
 
     def apply_plan(self, root: Frame) -> None:
         """Settle, reopen or queue the steps of the pipeline itself as the plan says."""
         self._record_interrupted()
+        if self._spec.mended:
+            self._had_failed = frozenset(self._failed_controllers())
         for event in self._spec.mended:
             self._recorder.stage(event)
         self._settle_all(root, {decision.step: decision for decision in self._spec.plan.decisions})
@@ -48,11 +51,24 @@ class Recovery:
         if not any(state.units.get((step.id, frame.item)) for step in frame.body.steps):
             frame.begin_new()
             return
-        if self._index is None:
-            self._index = step_index(self._spec.pipeline)
-        planned = StepGroup(steps=frame.body.steps, env=frame.body.env, index=self._index, item=frame.item)
+        planned = StepGroup(steps=frame.body.steps, env=frame.body.env, index=self._steps(), item=frame.item)
         self._settle_all(frame, decide_steps(planned, state, Audit(), PlanOptions(changes="keep")))
         self._begin(frame)
+
+    def _steps(self) -> StepIndex:
+        if self._index is None:
+            self._index = step_index(self._spec.pipeline)
+        return self._index
+
+    def _failed_controllers(self) -> Iterator[Unit]:
+        """Return the controllers that have failed, recorded or not.
+
+        An item that runs again because its files are lost hides a failure that is not recorded.
+        """
+        for unit, record in self._recorder.state.units.items():
+            step = None if record.items is None else step_at(self._steps(), unit)
+            if step is not None and has_failed(step, record):
+                yield unit
 
     def _begin(self, frame: Frame) -> None:
         for task in frame.begin():
@@ -88,7 +104,7 @@ class Recovery:
             frame.expect(step.id, in_doubt=decision.decision == "ask", of=_in_doubt_inside(decision))
         self._finish_clean_up(frame, step, hold=not reused)
         if decision.decision == "continue":
-            if has_failed(step, record):
+            if has_failed(step, record) or unit in self._had_failed:
                 self._reopen_dead(unit)  # before reopening hides that it has failed
             self._go_on(unit, decision)
             return
