@@ -51,8 +51,8 @@ MUTANTS = (
     ),
     Mutant(
         "a loop hands out its first iteration",
-        "self.handed_out(self._frame_of(done)) if done else {}",
-        "self.handed_out(self._frame_of(1)) if done else {}",
+        "self.frame_outputs(self._frame_of(done)) if done else {}",
+        "self.frame_outputs(self._frame_of(1)) if done else {}",
     ),
     Mutant(
         "secrets in outputs are not masked",
@@ -71,8 +71,8 @@ MUTANTS = (
     ),
     Mutant(
         "nothing comes last when a run has failed",
-        'if end.status in ("completed", "failed") and (self._job.pipeline.finally_',
-        'if end.status == "completed" and (self._job.pipeline.finally_',
+        'if result.status in ("completed", "failed") and (self.spec.pipeline.finally_',
+        'if result.status == "completed" and (self.spec.pipeline.finally_',
     ),
 )
 
