@@ -27,7 +27,7 @@ def test_without_an_answer_the_run_pauses_once_all_else_is_done() -> None:
 
     result = run.run()
 
-    assert (result.status, result.cause, result.waiting) == ("paused", "approval", ("ok",))
+    assert (result.status, result.cause, result.waiting_for) == ("paused", "approval", ("ok",))
     assert run.launched == ["build", "beside"]
 
 
@@ -117,5 +117,5 @@ def test_an_answer_to_an_older_version_of_the_question_does_not_count() -> None:
 
     result = run.run()
 
-    assert (result.status, result.waiting) == ("paused", ("ok",))  # built anew, so it asks anew
+    assert (result.status, result.waiting_for) == ("paused", ("ok",))  # built anew, so it asks anew
     assert run.launched == ["build", "beside", "build"]

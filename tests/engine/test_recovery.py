@@ -56,7 +56,7 @@ steps:
     result = run.run()
 
     assert result.status == "paused"
-    assert result.asked == ("pay",)
+    assert result.waiting_for == ("pay",)
     assert run.launched == ["pay", "beside"]
 
 

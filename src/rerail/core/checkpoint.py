@@ -15,6 +15,7 @@ from rerail.core.events import (
     Approval,
     ArtifactRecord,
     AttemptProgress,
+    BudgetKind,
     Failure,
     InputRecord,
     Metrics,
@@ -65,6 +66,7 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     status: UnitStatus
     attempts: int
     command: str
+    kind: str  # run, python, write, approve, map, loop or pipeline
     started_at: datetime | None
     finished_at: datetime | None
     duration_seconds: float | None
@@ -95,6 +97,7 @@ class RunInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     last_event: str = ""
     last_unit: Unit | None = None
     last_completed: Unit | None = None
+    budget_kind: BudgetKind = ""
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -136,6 +139,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     saved_usd: float = 0  # cost of reused work, not spent again in this invocation
     paused_for: PauseCause = ""
     paused_until: datetime | None = None
+    waiting_for: tuple[str, ...] = ()  # units without an answer, or in doubt
     internal: RunInternals = msgspec.field(default_factory=RunInternals)
 
 
@@ -145,6 +149,7 @@ class PipelineOutline(msgspec.Struct, frozen=True):
     units: list[Unit]
     index: dict[str, int]
     commands: dict[str, str]
+    kinds: dict[str, str]
 
 
 def outline_of(pipeline: Pipeline) -> PipelineOutline:
@@ -153,6 +158,7 @@ def outline_of(pipeline: Pipeline) -> PipelineOutline:
         [(step.id, None) for step in pipeline.steps],
         {step.id: position for position, step in enumerate(pipeline.steps)},
         {step.id: step.command for _, step in every_step(pipeline)},
+        {step.id: str(step.action.__struct_config__.tag) for _, step in every_step(pipeline)},
     )
 
 
@@ -176,7 +182,7 @@ def checkpoint_of(
         updated_at=state.updated_at,
         finished_at=state.finished_at,
         duration_seconds=_elapsed(state),
-        steps=[_step_record(unit, known, index, outline.commands) for unit, known in units],
+        steps=[_step_record(unit, known, outline) for unit, known in units],
         last_completed_step=name(state.last_completed) if state.last_completed else None,
         next_step=waiting,
         total_cost_usd=total_cost(state),
@@ -194,6 +200,7 @@ def checkpoint_of(
         saved_usd=state.saved_usd,
         paused_for=state.cause,
         paused_until=state.until,
+        waiting_for=state.waiting_for,
         internal=RunInternals(
             seq=state.seq,
             finished_seq=state.finished_seq,
@@ -202,6 +209,7 @@ def checkpoint_of(
             last_event=state.last_event,
             last_unit=state.last_unit,
             last_completed=state.last_completed,
+            budget_kind=state.budget_kind,
         ),
     )
 
@@ -249,6 +257,8 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         saved_usd=checkpoint.saved_usd,
         cause=checkpoint.paused_for,
         until=checkpoint.paused_until,
+        waiting_for=checkpoint.waiting_for,
+        budget_kind=internal.budget_kind,
         units=units,
         inner=_inner(units),
     )
@@ -262,14 +272,15 @@ def _inner(units: dict[Unit, UnitState]) -> dict[str, set[str]]:
     return found
 
 
-def _step_record(unit: Unit, known: UnitState, index: dict[str, int], commands: dict[str, str]) -> StepRecord:
+def _step_record(unit: Unit, known: UnitState, outline: PipelineOutline) -> StepRecord:
     step, item = unit
     return StepRecord(
         id=step,
-        index=index.get(step, -1),
+        index=outline.index.get(step, -1),
         status=known.status,
         attempts=known.attempts,
-        command=commands.get(step, ""),
+        command=outline.commands.get(step, ""),
+        kind=outline.kinds.get(step, ""),
         started_at=known.started_at,
         finished_at=known.finished_at,
         duration_seconds=known.duration,

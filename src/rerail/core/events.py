@@ -164,6 +164,7 @@ class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", o
 
 
 PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "unknown outcome", "until"]
+BudgetKind = Literal["", "cost_usd", "tokens", "time"]
 
 
 class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused", omit_defaults=True):
@@ -172,6 +173,8 @@ class RunPaused(_Event, frozen=True, kw_only=True, tag="run-paused", omit_defaul
     reason: str
     cause: PauseCause = ""
     until: datetime | None = None  # when the wait ends by itself
+    waiting_for: tuple[str, ...] = ()  # units without an answer, or in doubt
+    budget_kind: BudgetKind = ""  # the part of the run's budget that is spent; '' if it is the budget of a step
     active_seconds: float | None = None  # as of RunInterrupted
 
 

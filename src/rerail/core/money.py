@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from rerail.core.events import Metrics
+from rerail.core.events import BudgetKind, Metrics
 from rerail.core.model import Budget
 from rerail.core.run_state import RunState
 
@@ -16,8 +16,7 @@ MAX_COST = 1e9  # dollars, so that no sum of them loses a cent
 TOKENS = ("input_tokens", "output_tokens")  # summed as `total_tokens`; the others are parts of these, or not, by vendor
 OTHER_TOKENS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 COUNTED = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # can only be spent: never below zero
-DOLLARS_SPENT = "the budget is spent: $"  # text for a run: not for a step or an item, nor for tokens or time
-STEPS_OF_WARNING = (90, 75, 50)  # percent
+WARNING_PERCENTS = (90, 75, 50)
 
 
 def plus(first: float, second: float) -> float:
@@ -69,10 +68,19 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def limits(budget: Budget) -> list[tuple[str, float]]:
+def limits(budget: Budget) -> list[tuple[BudgetKind, float]]:
     """Return the kinds that a budget limits, with their limits."""
-    found = (("cost_usd", budget.cost_usd), ("tokens", budget.tokens), ("time", budget.time))
+    found: tuple[tuple[BudgetKind, float | None], ...] = (
+        ("cost_usd", budget.cost_usd),
+        ("tokens", budget.tokens),
+        ("time", budget.time),
+    )
     return [(what, limit) for what, limit in found if limit is not None]
+
+
+def exhausted_kind(budget: Budget, spent: Spent) -> BudgetKind:
+    """Return the kind of which nothing is left, or ''."""
+    return next((what for what, limit in limits(budget) if spent.of(what) >= limit), "")
 
 
 def exhausted(budget: Budget, spent: Spent, of: str = "") -> str:
@@ -88,10 +96,10 @@ def exhausted(budget: Budget, spent: Spent, of: str = "") -> str:
     return ""
 
 
-def warning(budget: Budget, before: Spent, after: Spent, of: str = "") -> str:
+def warning(budget: Budget, before: Spent, after: Spent, of: str = "", percents: Sequence[int] = WARNING_PERCENTS) -> str:
     """Return the warning for a threshold that was passed between `before` and `after`, or ''."""
     for what, limit in limits(budget):
-        for percent in STEPS_OF_WARNING:
+        for percent in percents:
             mark = limit * percent / 100
             if before.of(what) < mark <= after.of(what) < limit:
                 return f"{percent} % of the budget{of} is spent: {amount(what, after.of(what))} of {amount(what, limit)}"

@@ -7,7 +7,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from rerail.core.events import Approval, ArtifactRecord, AttemptProgress, Failure, InputRecord, Metrics, PauseCause
+from rerail.core.events import (
+    Approval,
+    ArtifactRecord,
+    AttemptProgress,
+    BudgetKind,
+    Failure,
+    InputRecord,
+    Metrics,
+    PauseCause,
+)
 from rerail.core.items import Items
 from rerail.core.model import RunOptions
 
@@ -67,6 +76,8 @@ class RunState(msgspec.Struct, kw_only=True):
     reason: str = ""
     cause: PauseCause = ""  # of a paused run
     until: datetime | None = None
+    waiting_for: tuple[str, ...] = ()  # of a paused run: units without an answer, or in doubt
+    budget_kind: BudgetKind = ""  # of a paused run: the part of its budget that is spent
     pipeline_sha256: str = ""  # of the definition in use
     options: RunOptions = RunOptions()
     steps: int = 0  # number of steps of the pipeline

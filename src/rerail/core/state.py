@@ -91,8 +91,9 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
             _begin_invocation(state, event)
             state.finished_at = None
             state.saved_usd = event.saved_usd
-            state.reason = state.cause = ""
+            state.reason = state.cause = state.budget_kind = ""
             state.until = None
+            state.waiting_for = ()
             state.error = None
         case ev.RunRepaired():
             if state.status == "running":
@@ -105,6 +106,7 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
         case ev.RunPaused():
             _end_invocation(state, event.at, event.active_seconds)
             state.reason, state.cause, state.until = event.reason, event.cause, event.until
+            state.waiting_for, state.budget_kind = event.waiting_for, event.budget_kind
         case ev.RunFinished():
             _end_invocation(state, event.at, event.active_seconds)
             status = event.status

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from rerail.core import money
-from rerail.core.events import Metrics, PauseCause
+from rerail.core.events import BudgetKind, Metrics, PauseCause
 from rerail.core.model import Budget, Map, Pipeline, RunOptions, Subpipeline, every_step
 from rerail.core.money import Spent
 from rerail.core.state import Unit
@@ -31,6 +31,7 @@ class RunBudget:
         self._checked = self._spent()
         self.name = "the budget"  # of the limit that was reached
         self.cause: PauseCause = "budget"
+        self.kind: BudgetKind = ""  # the part of the budget that is spent
         self.stops = self._budget is not None and self._budget.on_exceed == "stop"
 
     def exhausted(self) -> str:
@@ -47,6 +48,7 @@ class RunBudget:
         if warning:
             self._recorder.warn(warning)
         self._checked = spent
+        self.kind = money.exhausted_kind(self._budget, spent)
         return money.exhausted(self._budget, spent)
 
     def overspent(self) -> str:
@@ -151,8 +153,9 @@ class StepBudgets:
         for scope, budget in scopes:
             before, now = self._checked.get(scope, Spent()), self._by_now(scope)
             amounts[scope] = now
-            warning = money.warning(budget, before, now, of=_name(scope))
-            if warning and (scope[1] is None or warning.startswith("90")):  # items are many: only the last threshold
+            percents = money.WARNING_PERCENTS if scope[1] is None else money.WARNING_PERCENTS[:1]  # items are many
+            warning = money.warning(budget, before, now, of=_name(scope), percents=percents)
+            if warning:
                 self._recorder.warn(warning)
             spent = money.exhausted(budget, now, of=_name(scope)) if scope[1] is None else ""
             if spent and not money.exhausted(budget, before):

@@ -13,7 +13,7 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
-from rerail.core.events import PauseCause
+from rerail.core.events import BudgetKind, PauseCause
 from rerail.engine.admission import Blocked
 from rerail.engine.budgets import RunBudget
 from rerail.engine.frame import Frame
@@ -38,6 +38,7 @@ class StopRequest(msgspec.Struct, frozen=True):
     reason: str
     signal: signal.Signals | None
     pausing: PauseCause = ""
+    budget_kind: BudgetKind = ""
 
 
 class Shutdown:
@@ -76,7 +77,8 @@ class Shutdown:
     @property
     def stop(self) -> StopRequest:
         spent = self._budget.overspent() if self._pausing == "budget" else ""  # attempts in flight went on spending
-        return StopRequest(spent or self.reason, self.signal, self._pausing)
+        kind = self._budget.kind if self._pausing == "budget" else ""
+        return StopRequest(spent or self.reason, self.signal, self._pausing, kind)
 
     @property
     def cause(self) -> str:
@@ -152,16 +154,18 @@ def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest
     unknown = f"the outcome of {', '.join(in_doubt)} is unknown" if in_doubt else ""
     if root.failed and not (blocked is not None and blocked.hooks):  # a blocked clean-up is not left out silently
         also = [stop.reason or (blocked.why if blocked is not None else ""), unknown]
-        return RunResult(status="failed", reason="; ".join(filter(None, also)), cause=stop.pausing)
+        return RunResult(
+            status="failed", reason="; ".join(filter(None, also)), cause=stop.pausing, budget_kind=stop.budget_kind
+        )
     if stop.pausing == "max-runtime" and blocked is not None and blocked.cause == "quota" and not root.complete:
         return RunResult(status="paused", reason=f"{blocked.why}; {stop.reason}", cause="quota", until=blocked.until)
     if stop.pausing and not root.complete:
-        return RunResult(status="paused", reason=stop.reason, cause=stop.pausing)
+        return RunResult(status="paused", reason=stop.reason, cause=stop.pausing, budget_kind=stop.budget_kind)
     if in_doubt:
-        return RunResult(status="paused", reason=unknown, asked=in_doubt, cause="unknown outcome")
+        return RunResult(status="paused", reason=unknown, waiting_for=in_doubt, cause="unknown outcome")
     if blocked is not None:
         return RunResult(
-            status="paused", reason=blocked.why, cause=blocked.cause, until=blocked.until, waiting=blocked.waiting
+            status="paused", reason=blocked.why, cause=blocked.cause, until=blocked.until, waiting_for=blocked.waiting
         )
     if spec.execute.until and root.reached and not root.complete:
         return RunResult(
@@ -179,7 +183,15 @@ def record_result(recorder: Recorder, clock: Clock, result: RunResult, began: fl
             recorder.stage(ev.RunFinished(at=now, status=result.status, dead_letters=dead, active_seconds=active))
         case "paused":
             recorder.stage(
-                ev.RunPaused(at=now, reason=result.reason, cause=result.cause, until=result.until, active_seconds=active)
+                ev.RunPaused(
+                    at=now,
+                    reason=result.reason,
+                    cause=result.cause,
+                    until=result.until,
+                    waiting_for=result.waiting_for,
+                    budget_kind=result.budget_kind,
+                    active_seconds=active,
+                )
             )
         case "interrupted":
             name = result.signal.name if result.signal else None

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rerail.core.events import ApprovalGiven, Event, PauseCause
+from rerail.core.events import ApprovalGiven, BudgetKind, Event, PauseCause
 from rerail.core.expressions.language import Scope
 from rerail.core.inflight import AttemptTrace
 from rerail.core.masking import Mask
@@ -102,10 +102,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     signal: signal.Signals | None = None
     lost: StateUnwritable | None = None  # the journal could not be written
-    asked: tuple[str, ...] = ()  # units in doubt
     cause: PauseCause = ""  # of a pause
     until: datetime | None = None  # when the pause ends by itself
-    waiting: tuple[str, ...] = ()  # `approve` steps without an answer
+    waiting_for: tuple[str, ...] = ()  # units without an answer, or in doubt
+    budget_kind: BudgetKind = ""  # the part of the run's budget that is spent
     reached: bool = False  # the step of `--until` is done
     unrecorded: tuple[str, ...] = ()  # steps whose end could not be recorded
 

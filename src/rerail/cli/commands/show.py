@@ -19,8 +19,9 @@ from rerail.cli.options import (
     run_argument,
     store_option,
 )
+from rerail.cli.render.next_command import next_command
 from rerail.cli.render.output import print_json
-from rerail.cli.render.run import RunView, next_command
+from rerail.cli.render.run import RunView
 from rerail.cli.render.terminal import out_look
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.items import STATUS
@@ -80,7 +81,7 @@ def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
         portrait.error(),
     ]
     if recording.state.status != "completed" and not ownership.alive:
-        parts.append([f"next   {next_command(run_id, checkpoint, reach(store))}"])
+        parts.append([f"next   {next_command(run_id, recording.state, reach(store))}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
-import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -17,8 +14,7 @@ from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.inflight import how_far
 from rerail.core.items import ItemsRecord
-from rerail.core.money import COST, DOLLARS_SPENT, NOTHING, StepTotals, amount, total
-from rerail.core.state import UnitState, name
+from rerail.core.money import COST, NOTHING, StepTotals, amount, total
 from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
@@ -150,7 +146,7 @@ class RunView:
             return step.reason
         if step.approval is not None:
             return step.reason
-        if step.status == "pending" and step.command.startswith("approve: "):
+        if step.status == "pending" and step.kind == "approve":
             return f"waiting for approval: {step.command.removeprefix('approve: ')}"
         if step.items is not None and (step.items.total or step.items.is_loop):
             return progress_of(step.items)
@@ -195,41 +191,3 @@ def progress_of(items: ItemsRecord) -> str:
     told = [f"{items.completed} of {counted(items.total, 'item')}"]
     told += [f"{count} {what}" for count, what in ((items.failed, "failed"), (items.skipped, "skipped")) if count]
     return ", ".join(told)
-
-
-def after_budget(reason: str, resume: str, spent: float) -> str:
-    """Return the next command when a budget is spent.
-
-    A budget of dollars of a run can be given on the command line: twice what was spent is suggested.
-    """
-    if reason.startswith(DOLLARS_SPENT):
-        return f"{resume} --budget-usd {max(math.ceil(spent * 2), 1)}"
-    return f"raise that budget in the pipeline file, then {resume}"
-
-
-def has_got_anywhere(began: datetime | None, units: Iterable[UnitState | StepRecord]) -> bool:
-    """Return whether any unit completed in the invocation that began then: if not, a repetition would end the same."""
-    ends = (unit.finished_at for unit in units if unit.status == "completed")
-    return began is not None and any(at is not None and at >= began for at in ends)
-
-
-def next_command(run_id: str, known: Checkpoint, where: str) -> str:
-    """Return the next command for a run that is not completed."""
-    resume = f"rerail resume {run_id}{where}"
-    if known.paused_for == "quota":
-        return f"{resume} --wait"
-    if known.paused_for == "budget":
-        return after_budget(known.status_reason, resume, known.total_cost_usd)
-    if known.paused_for == "max-runtime" and not has_got_anywhere(known.invoked_at, known.steps):
-        return f"{resume} --max-runtime {2 * (known.options.max_runtime or 1):g}s"
-    if known.paused_for == "approval":
-        named = re.search(r"(\S+(?:\[.*?\])?) waits for approval", known.status_reason)
-        answered = {name((step.id, step.item)) for step in known.steps if step.approval is not None}
-        if named is not None and named[1] not in answered:
-            return f"rerail approve {run_id} {shlex.quote(named[1])}{where}  # or reject"
-        return resume
-    reason = known.status_reason
-    unknown = re.match(r"the outcome of (.+?)(?:, .*)? is unknown", reason)
-    if unknown is None:
-        return resume
-    return f"rerail mark {run_id} {shlex.quote(unknown[1])} completed|failed|pending{where}"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
+import msgspec
 
 from rerail import api
 from rerail.cli.options import reach
+from rerail.cli.render.next_command import next_command
 from rerail.cli.render.output import STDERR, say
 from rerail.cli.render.plan import say_dead_letters, say_failure, say_other_failures, say_sum
-from rerail.cli.render.run import after_budget, has_got_anywhere
 from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import until
-from rerail.core.money import COST
-from rerail.core.state import RunState
-from rerail.engine.spec import RunResult
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPausedError
 from rerail.ports import Store
 
@@ -36,7 +33,7 @@ def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
     if end.status == "paused":
         say_sum(run_id, "paused", result.state)
         cause = f" ({end.cause})" if end.cause in ("budget", "quota", "approval") else ""
-        hint = next_after_pause(end, run_id, result.state, where)
+        hint = next_command(run_id, result.state, where)
         raise RunPausedError(f"run {run_id} is paused{cause}{until(end.until)}: {end.reason}", hint=hint)
     if end.status == "failed":
         _conclude_failure(result, where)
@@ -55,8 +52,8 @@ def _conclude_failure(result: api.RunOutcome, where: str) -> None:
     say_dead_letters(run_id, result.state)
     if end.reason:
         say(f"rerail: also: {end.reason}")
-        if end.cause == "budget":
-            hint = after_budget(end.reason, hint, result.state.spent.get(COST, 0))
+        spent = msgspec.structs.replace(result.state, cause=end.cause, budget_kind=end.budget_kind)
+        hint = next_command(run_id, spent, where)
     if error is None:
         say(f"  next: {hint}")
         return
@@ -64,23 +61,3 @@ def _conclude_failure(result: api.RunOutcome, where: str) -> None:
     say_sum(run_id, "failed", result.state)
     output = result.state.unit((error.step, None)).output
     say_failure(error, output, f"rerail logs {run_id} {error.step}{where}", hint, terminal_of(STDERR))
-
-
-def next_after_pause(end: RunResult, run_id: str, state: RunState, where: str) -> str:
-    """Return the command that lets a paused run continue."""
-    resume = f"rerail resume {run_id}{where}"
-    match end.cause:
-        case "quota":
-            return f"{resume} --wait"
-        case "approval":
-            step = shlex.quote(end.waiting[0] if end.waiting else "STEP")
-            return f"rerail approve {run_id} {step}{where}  # or reject"
-        case "budget":
-            return after_budget(end.reason, resume, state.spent.get(COST, 0))
-        case "max-runtime" if not has_got_anywhere(state.invoked_at, state.units.values()):
-            return f"{resume} --max-runtime {2 * (state.options.max_runtime or 1):g}s"
-        case "unknown outcome":
-            step = shlex.quote(end.asked[0] if end.asked else "STEP")
-            return f"rerail mark {run_id} {step} completed|failed|pending{where}"
-        case _:
-            return resume
