@@ -344,8 +344,8 @@ def test_without_room_for_processes_or_threads_a_run_ends_in_words_and_goes_on_w
     if most == 1:
         assert done.returncode == STATE_ERROR, said
         assert said.splitlines() == [
-            "rerail: there is not enough memory, or no room for another process or thread",
-            "  next: the same command, with more (ulimit -v, ulimit -u, or the limits of the container)",
+            "rerail: not enough memory, or no more processes or threads allowed",
+            "  next: raise the limits (ulimit -v, ulimit -u, or those of the container), then run it again",
         ]
     elif most is None:
         assert done.returncode == 0, said

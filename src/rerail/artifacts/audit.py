@@ -178,7 +178,7 @@ class Auditor:
             Flaw(
                 entry=AuditEntry(path=name),
                 artifact=record.path,
-                condition="unproved" if found else "missing",
+                condition="unverifiable" if found else "missing",
                 detail=detail,
                 temporary=temporary,
             )

@@ -9,7 +9,7 @@ import msgspec
 from rerail.core.events import InputRecord
 from rerail.core.state import Unit
 
-Condition = Literal["missing", "empty", "truncated", "changed", "wrong type", "fails its checks", "unproved"]
+Condition = Literal["missing", "empty", "truncated", "changed", "wrong type", "fails its checks", "unverifiable"]
 
 
 Depth = Literal["full", "fast"]

@@ -61,7 +61,7 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
 
 def _unfinished(left: PendingHooks, what: str) -> list[Decision]:
     if left.ask:
-        reason = f"{what} was interrupted in it and it is not idempotent: its outcome is unknown"
+        reason = f"{what} was interrupted in it and it is not idempotent: its outcome is in doubt"
         return [Decision(step=left.ask, decision="ask", reason=reason)]
     return [Decision(step=hook.id, decision="run", reason=f"{what} did not finish") for hook in left.hooks]
 
@@ -441,7 +441,7 @@ def _interrupted(step: Step, unit: UnitState, seen: AttemptProgress | None) -> D
     how = inflight.describe_interruption(unit, seen)
     if step.idempotent:
         return Decision(step=step.id, decision="rerun", reason=how)
-    reason = f"{how} and the step is not idempotent: its outcome is unknown"
+    reason = f"{how} and the step is not idempotent: its outcome is in doubt"
     return Decision(step=step.id, decision="ask", reason=reason)
 
 
@@ -501,7 +501,7 @@ def nested_decisions(
             continue
         if known.status in ("running", "interrupted") and not step.idempotent and not step.is_controller:
             made.append(
-                _ask(unit, f"{name(unit)} was interrupted during attempt {known.attempts}", "its outcome is unknown")
+                _ask(unit, f"{name(unit)} was interrupted during attempt {known.attempts}", "its outcome is in doubt")
             )
         flaws = tuple(flaw for flaw in audit.flaws.get(unit, ()) if not (flaw.temporary or flaw.later))
         if flaws:

@@ -15,7 +15,7 @@ from rerail.core.state import RunState
 from rerail.engine.spec import attempt_name
 from rerail.ports import RunLogs
 
-PROGRESS_SECONDS = 10.0  # between two lines about a map
+PROGRESS_SECONDS = 10.0  # before the first line about the progress of a step or a map, and between two
 GROUP_BYTES = 64 * 1024  # of a step's output, in a group
 
 
@@ -28,6 +28,7 @@ class LineReporter:
         self._quiet = quiet
         self._verbose = verbose
         self._maps: set[str] = set()
+        self._reported: dict[tuple[str, str | None, int], float] = {}  # attempt → its seconds at its last line
         self._told: dict[str, tuple[datetime, int]] = {}  # last progress line of a map: its time, its closed items
 
     def attach(self, pipeline: Pipeline) -> None:
@@ -67,8 +68,18 @@ class LineReporter:
             # Of an item of several steps only its failure, which has the cause; not each step.
             for_good = isinstance(event, ev.StepFailed) and event.retry_at is None and event.step in self._maps
             line = line if for_good else self._progress(event, state) if _closes(event) else ""
+        elif isinstance(event, ev.StepProgressed) and not self._is_due(event):
+            line = ""
         if line and not self._quiet:
             say_raw(f"{clock(event.at)}  {self._look.paint(printable(line), _style(event))}")
+
+    def _is_due(self, event: ev.StepProgressed) -> bool:
+        """Return whether progress is worth a line: not of a step that has just started, nor twice in a row."""
+        attempt = (event.step, event.item, event.attempt)
+        if not self._verbose and event.elapsed - self._reported.get(attempt, 0.0) < PROGRESS_SECONDS:
+            return False
+        self._reported[attempt] = event.elapsed
+        return True
 
     def warn(self, message: str) -> None:
         if not self._quiet:
