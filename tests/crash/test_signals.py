@@ -40,7 +40,7 @@ from rerail.engine.signals import Signals
 from rerail.executors.local import LocalExecutor
 
 def lines_until_closed(at):
-    made = LocalExecutor(os.open, inline=False, environ={}, mask=Mask(()), life="life-of-a-test")
+    made = LocalExecutor(os.open, inline=False, environ={}, mask=Mask(()), invocation="invocation-of-a-test")
     made.guard()
     seen = 0
 

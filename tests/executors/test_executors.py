@@ -20,13 +20,13 @@ pytestmark = pytest.mark.privileges
 def executor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalExecutor]:
     logs = tmp_path / "logs"
     logs.mkdir()
-    life = f"life-{os.urandom(8).hex()}"
+    invocation = f"invocation-{os.urandom(8).hex()}"
     made = LocalExecutor(
         lambda name: durable.open_log(str(logs / name)),
         inline=request.param,
         environ=os.environ,
         mask=Mask(()),
-        life=life,
+        invocation=invocation,
     )
     yield made
     if made._wake_write >= 0:

@@ -170,7 +170,7 @@ def executor(tmp_path: Path) -> Iterator[LocalExecutor]:
         inline=False,
         environ=os.environ,
         mask=Mask(()),
-        life=f"life-{os.urandom(8).hex()}",
+        invocation=f"invocation-{os.urandom(8).hex()}",
     )
     yield made
     made.close()

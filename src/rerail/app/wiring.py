@@ -94,7 +94,7 @@ def execute(
     place: ExecuteRequest,
 ) -> ExecuteResult:
     """Drive an owned run to the end of this life."""
-    mark, life = process_tag(log), f"life-{os.urandom(8).hex()}"
+    mark, invocation = process_tag(log), f"invocation-{os.urandom(8).hex()}"
     wide = is_wide(pipeline, opening.options.parallel)
     header, before = log.recording.header, log.recording.state
     channels = Channels(
@@ -106,12 +106,12 @@ def execute(
     if not channels.found:
         _say_accounts_are_gone(before, pipeline, reporters)
     clock = SystemClock()
-    executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, life=life)
+    executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, invocation=invocation)
     inbox = log.inbox
     recorder = Recorder(
         log, log.recording.header, pipeline, [*reporters, DropWhenDurable(channels, inbox)], clock, place.mask
     )
-    marks = {processes.MARKS: processes.marks(mark, life)}
+    marks = {processes.MARKS: processes.marks(mark, invocation)}
     run_dir = {"RERAIL_RUN_DIR": log.directory} if log.directory else {}
     job = RunSpec(
         header=log.recording.header,
@@ -156,13 +156,13 @@ def execute(
 
 def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Sequence[Reporter]) -> None:
     """Say that money may be missing: of attempts that were cut off only what was saved in time is known."""
-    cut_off = [unit for unit, known in in_flight(state) if known.items is None]
+    interrupted = [unit for unit, known in in_flight(state) if known.items is None]
     counts = state.spent or pipeline.budget or any(known.progress for _, known in in_flight(state))
-    if state.status != "running" or not cut_off or not counts:
+    if state.status != "running" or not interrupted or not counts:
         return
     for reporter in reporters:
         reporter.warn(
-            f"the cost of {name(cut_off[0])} when it was killed is known only up to the last save:"
+            f"the cost of {name(interrupted[0])} when it was killed is known only up to the last save:"
             " the machine restarted since, or the run comes from another machine"
         )
 

@@ -80,7 +80,7 @@ def pending_finally(pipeline: Pipeline, state: RunState) -> PendingHooks:
     return pending(pipeline.finally_, state, _newest_start(pipeline, state), failed_counts=False)
 
 
-def ending_was_interrupted(pipeline: Pipeline, state: RunState) -> bool:
+def finally_was_interrupted(pipeline: Pipeline, state: RunState) -> bool:
     """Return whether the `finally` hooks had begun in an invocation that recorded no end of the run."""
     if state.status in ("completed", "failed"):
         return False

@@ -50,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
     removed: tuple[str, ...] = ()
     hooks: tuple[Decision, ...] = ()  # those that an earlier invocation did not finish
-    ending_cut_off: bool = False  # an earlier invocation was interrupted in the `finally` hooks
+    finally_interrupted: bool = False  # an earlier invocation was interrupted in the `finally` hooks
 
     @property
     def everything(self) -> Iterator[Decision]:

@@ -22,7 +22,7 @@ from rerail.core.audit import Audit, Flaw
 from rerail.core.compaction import past_loop
 from rerail.core.events import AttemptProgress
 from rerail.core.graph import Ancestors, downstream, topological
-from rerail.core.hooks import PendingHooks, ending_was_interrupted, in_doubt, pending_cleanup, pending_finally
+from rerail.core.hooks import PendingHooks, finally_was_interrupted, in_doubt, pending_cleanup, pending_finally
 from rerail.core.items import allowed_failures, depth_of
 from rerail.core.model import Approve, Loop, Map, Pipeline, Step, every_step
 from rerail.core.money import NOTHING, StepTotals, totals_by_step
@@ -43,7 +43,7 @@ def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes
         decisions=tuple(made[step.id] for step in pipeline.steps),
         removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in known),
         hooks=_hooks(pipeline, state),
-        ending_cut_off=ending_was_interrupted(pipeline, state),
+        finally_interrupted=finally_was_interrupted(pipeline, state),
     )
 
 
@@ -54,7 +54,7 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
         if step.on_failure:
             made += _unfinished(pending_cleanup(step, state), f"the cleanup of {step.id}")
     asked = in_doubt(pipeline.finally_, state)
-    if ending_was_interrupted(pipeline, state) or asked:
+    if finally_was_interrupted(pipeline, state) or asked:
         made += _unfinished(PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "`finally`")
     return tuple(made)
 

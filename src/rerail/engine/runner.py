@@ -107,7 +107,7 @@ class Runner:
             reason = f"the outcome of {in_doubt[0]} is unknown"
             return RunResult(status="paused", reason=reason, cause="unknown outcome", waiting_for=tuple(in_doubt))
         pending = PendingHooks(pipeline.finally_)
-        if self.spec.plan.ending_cut_off:
+        if self.spec.plan.finally_interrupted:
             pending = pending_finally(pipeline, self.state)
         self._start_only_hooks(result.status)
         self._loop()  # clean-ups come first: those that a spent budget held back

@@ -72,7 +72,7 @@ class LocalExecutor:
         inline: bool,
         environ: Mapping[str, str],
         mask: Mask,
-        life: str,
+        invocation: str,
     ) -> None:
         self._open_log = open_log
         self._inline = inline
@@ -80,7 +80,7 @@ class LocalExecutor:
         self._mask = mask
         self._order = LogTimeline(open_log)
         self._pool = ItemLogs(open_log)
-        self._life = life  # the mark of everything this life starts
+        self._invocation = invocation  # the process tag of everything this invocation starts
         self._children: dict[int, _Child] = {}  # by the descriptor that is watched
         self._pipes: dict[int, AttemptLog] = {}
         self._calls = FunctionThreads(self.wake)
@@ -92,7 +92,7 @@ class LocalExecutor:
         self._poll.register(self._wake_read, select.POLLIN)
         self._closing = threading.RLock()  # a signal is handled at any instruction of this thread, and wakes us
         self._leftovers: OrphanReaper | None = None
-        self.watchdogs = Watchdogs(life)
+        self.watchdogs = Watchdogs(invocation)
         self._watched: set[int] = set()  # descriptors that become readable when a watchdog dies
 
     def start(self, attempt: Attempt, work: Work) -> None:
@@ -190,7 +190,7 @@ class LocalExecutor:
             self.guard()
             if self._leftovers is None:
                 self.watchdogs.note_at(os.path.dirname(attempt.channel))
-                self._leftovers = OrphanReaper(self._life)
+                self._leftovers = OrphanReaper(self._invocation)
             channels.put(work.files)
             ends += _pipe()
             ends += _pipe()
