@@ -252,7 +252,7 @@ def test_a_newer_format_is_refused_by_name(project: Project) -> None:
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     # The honest way to a newer journal: the same writer, with a newer number.
     code = (
-        "import rerail.core.events as e, rerail.stores.writer as r, sys; r.FORMAT = 99;"
+        "import rerail.core.formats as f, rerail.stores.writer as r, sys; r.JOURNAL = f.Format('journal', 99);"
         "from rerail.cli.main import call; sys.exit(call(['resume', 'r']))"
     )
     import subprocess

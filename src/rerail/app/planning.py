@@ -18,10 +18,11 @@ from rerail import processes
 from rerail.app.traces import hiding, last_traces, present_secrets
 from rerail.core.audit import Audit
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
-from rerail.core.events import FORMAT, RunStarted
+from rerail.core.events import RunStarted
 from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import Scope
 from rerail.core.expressions.render import StepResults
+from rerail.core.formats import HEADER
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.params import resolve
@@ -283,7 +284,7 @@ def header_of(
     """What run.json of a new run says."""
     path = os.path.abspath(request.pipeline_path)
     header = RunHeader(
-        format=FORMAT,
+        format=HEADER.version,
         run_id=request.run_id or new_run_id(now),
         pipeline=pipeline.name,
         pipeline_path=relative(path, base_dir),

@@ -11,7 +11,6 @@ import msgspec
 
 from rerail.core.dead_letters import dead_letters
 from rerail.core.events import (
-    FORMAT,
     Approval,
     ArtifactRecord,
     AttemptProgress,
@@ -21,6 +20,7 @@ from rerail.core.events import (
     Metrics,
     PauseCause,
 )
+from rerail.core.formats import CHECKPOINT
 from rerail.core.items import ItemsRecord, items_of, record_of
 from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.money import COST, TOKENS, total
@@ -173,7 +173,7 @@ def checkpoint_of(
     units += [(unit, known) for unit, known in state.units.items() if unit[1] is not None or unit[0] not in index]
     phase, why = _phase(state, index)
     return Checkpoint(
-        version=FORMAT,
+        version=CHECKPOINT.version,
         **_started_as(header),
         status=state.status,
         state=phase,

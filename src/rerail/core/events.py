@@ -12,8 +12,6 @@ import msgspec
 
 from rerail.core.model import RunOptions
 
-FORMAT = 1  # of journal, run.json and checkpoint.json; old ones are read for ever, newer ones refused
-
 Metrics = dict[str, int | float]
 
 

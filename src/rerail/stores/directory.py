@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from rerail import durable, processes
+from rerail.core import formats
 from rerail.core.checkpoint import Checkpoint, state_of
-from rerail.core.events import FORMAT, ApprovalGiven, Event, Owner
+from rerail.core.events import ApprovalGiven, Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import RunState
 from rerail.errors import (
     BadRunId,
-    FormatTooNew,
     RunBusy,
     RunExists,
     RunNotFound,
@@ -391,12 +391,8 @@ class DirectoryStore:
         data = self._read_file(run_id, HEADER)
         try:
             version = msgspec.json.decode(data, type=_HeaderVersion).format
-            if version > FORMAT:
-                raise FormatTooNew(
-                    f"run {run_id}: {HEADER} has format {version}; this rerail reads up to {FORMAT}",
-                    hint="pip install --upgrade rerail",
-                )
-            return _header.decode(data)
+            formats.reject_newer(formats.HEADER, version, where=f"run {run_id}")
+            return _header.decode(formats.upgraded(formats.HEADER, version, data))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             where = os.path.join(self.path(run_id), HEADER)
             raise StateDamaged(f"{where}: {error}", hint=f"rerail repair {run_id}") from error

@@ -11,6 +11,7 @@ import os
 import msgspec
 
 from rerail import durable
+from rerail.core.formats import INDEX
 from rerail.core.summary import Summary
 from rerail.stores import segments
 
@@ -28,6 +29,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     modified: int
     inode: int
     summary: Summary
+    format: int = INDEX.version
 
 
 _decode = msgspec.json.Decoder(Row).decode
@@ -72,6 +74,8 @@ def load(root: str) -> dict[str, Row]:
                 row = _decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue  # of another version
+            if row.format != INDEX.version:
+                continue  # a cache is made anew, not migrated
             rows[row.summary.run_id] = row
     return rows
 

@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from rerail import durable, processes
+from rerail.core import formats
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
-from rerail.core.events import FORMAT, Event, RunRepaired
+from rerail.core.events import Event, RunRepaired
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, apply, fold
 from rerail.errors import FormatTooNew, IllegalEvent, RunBusy, StateDamaged
@@ -58,7 +59,7 @@ def _repair(path: str, run_id: str, reason: str) -> Repair:
     evidence = f"evidence-{number:04d}"
     base = checkpoint_of(header, Pipeline(name=header.pipeline, steps=()), state, "manual")
     opening = Opening(
-        format=FORMAT,
+        format=formats.JOURNAL.version,
         rerail=VERSION,
         segment=number,
         header=header,
@@ -200,7 +201,7 @@ def _header_file(path: str) -> RunHeader | None:
 
 def _header_from(checkpoint: Checkpoint) -> RunHeader:
     return RunHeader(
-        format=FORMAT,
+        format=formats.HEADER.version,
         run_id=checkpoint.run_id,
         pipeline=checkpoint.pipeline,
         pipeline_path=checkpoint.pipeline_path,

@@ -16,7 +16,8 @@ import msgspec
 
 from rerail import durable
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.events import FORMAT, Event
+from rerail.core.events import Event
+from rerail.core.formats import JOURNAL, reject_newer, upgraded
 from rerail.core.model import RunHeader
 from rerail.core.state import RunState, fold
 from rerail.errors import FormatTooNew, IllegalEvent, JournalDamaged, StateDamaged, StateUnreadable
@@ -251,13 +252,8 @@ def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
         seq = envelope.after.seq if envelope.after else 0
         if journal.verify(line + b"\n", Position(offset=0, seq=seq - 1, sum=before)).bad:
             return None
-        if envelope.format > FORMAT:
-            raise FormatTooNew(
-                f"{file_name(number)}: journal format {envelope.format}, written by rerail {envelope.rerail};"
-                f" this one reads up to {FORMAT}",
-                hint="pip install --upgrade rerail",
-            )
-        opening = msgspec.json.decode(line, type=Opening)
+        reject_newer(JOURNAL, envelope.format, where=file_name(number), writer=envelope.rerail)
+        opening = msgspec.json.decode(upgraded(JOURNAL, envelope.format, line), type=Opening)
         return opening if opening.segment == number else None  # a copy under another name opens nothing
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -12,13 +12,13 @@ from functools import cache
 import msgspec
 
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.events import FORMAT
-from rerail.errors import FormatTooNew
+from rerail.core.formats import CHECKPOINT, reject_newer, upgraded
 from rerail.stores.segments import Coverage
 
 FILE_NAME = "checkpoint.json"
 
 _HASH = re.compile(rb',\n  "integrity_hash": "([0-9a-f]{64})"\n\}\n')
+_VERSION = re.compile(rb'\{\s*"version": (\d{1,9}),')
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,12 +46,12 @@ def decode(data: bytes) -> tuple[Checkpoint, Coverage]:
     content = data[: match.start()] + b"\n}"
     if hashlib.sha256(content).hexdigest() != match[1].decode():
         raise ValueError("its integrity hash does not match")
+    version = _version(content)
+    reject_newer(CHECKPOINT, version, where=FILE_NAME)
     try:
-        saved = _decoder().decode(content)
+        saved = _decoder().decode(upgraded(CHECKPOINT, version, content))
     except msgspec.ValidationError as error:
-        _refuse_newer(msgspec.json.decode(content, type=_CheckpointVersion).version)
         raise ValueError(f"its content makes no sense: {error}") from error
-    _refuse_newer(saved.version)
     return saved, saved.journal
 
 
@@ -60,7 +60,7 @@ def _decoder() -> msgspec.json.Decoder[_Saved]:
     return msgspec.json.Decoder(_Saved)
 
 
-def _refuse_newer(version: int) -> None:
-    if version > FORMAT:
-        hint = "pip install --upgrade rerail"
-        raise FormatTooNew(f"{FILE_NAME}: format {version}; this rerail reads up to {FORMAT}", hint=hint)
+def _version(content: bytes) -> int:
+    """Return the version of a checkpoint; from its beginning where it stands there, as in every one we write."""
+    match = _VERSION.match(content)
+    return int(match[1]) if match else msgspec.json.decode(content, type=_CheckpointVersion).version

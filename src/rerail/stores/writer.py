@@ -20,7 +20,8 @@ import msgspec
 
 from rerail import durable
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.events import FORMAT, Event
+from rerail.core.events import Event
+from rerail.core.formats import JOURNAL
 from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import LoadedRun
@@ -172,7 +173,7 @@ class DirectoryRunWriter:
         self._newest += 1
         after = self._acked
         opening = Opening(
-            format=FORMAT,
+            format=JOURNAL.version,
             rerail=VERSION,
             segment=self._newest,
             header=self._recording.header,

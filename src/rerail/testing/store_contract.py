@@ -15,7 +15,8 @@ import pytest
 
 from rerail import processes
 from rerail.core.checkpoint import checkpoint_of
-from rerail.core.events import FORMAT, Event, RunFinished, RunResumed, RunStarted, StepCompleted, StepStarted
+from rerail.core.events import Event, RunFinished, RunResumed, RunStarted, StepCompleted, StepStarted
+from rerail.core.formats import HEADER
 from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
 from rerail.errors import RerailError, RunBusy, RunExists, RunNotFound, StateUnwritable
 from rerail.ports import Store
@@ -26,7 +27,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 def header(run_id: str = "r1") -> RunHeader:
     """A header for tests of stores."""
     return RunHeader(
-        format=FORMAT,
+        format=HEADER.version,
         run_id=run_id,
         pipeline="p",
         pipeline_path="p.yaml",
