@@ -87,9 +87,10 @@ def start_pipeline(
 ) -> RunOutcome:
     """Start a run of a pipeline that is already loaded."""
     now = datetime.now(UTC)
-    from rerail.app.wiring import ExecuteRequest, execute
+    from rerail.app.wiring import ExecuteRequest, check_plugins, execute
     from rerail.artifacts.paths import place_of
 
+    check_plugins(request.executor, request.kinds)
     mask = mask_of(pipeline, request.options)
     refuse_secret_pipeline(mask, pipeline, text, request.pipeline_path)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
@@ -119,6 +120,8 @@ def start_pipeline(
             content=store.content,
             contested=claims.contested,
             ask=request.ask,
+            executor=request.executor,
+            kinds=request.kinds,
         )
         driven = execute(log, pipeline, decisions, opening, reporters, place)
         return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
@@ -138,9 +141,10 @@ def resume(
     teller: ResumeObserver | None = None,
 ) -> RunOutcome | None:
     """Take a run over and execute what is left; None if it is completed and all it claims stands."""
-    from rerail.app.wiring import ExecuteRequest, execute
+    from rerail.app.wiring import ExecuteRequest, check_plugins, execute
 
     request, teller = request or ResumeRequest(), teller or ResumeObserver()
+    check_plugins(request.executor, request.kinds)
     log = store.own(run_id)
     relying = contextlib.ExitStack()
     try:
@@ -179,6 +183,8 @@ def resume(
             mended=mending_events(ready, done, opening.at),
             spared=ready.audit.taken_over,
             ask=request.ask,
+            executor=request.executor,
+            kinds=request.kinds,
         )
         driven = execute(log, ready.pipeline, ready.plan, opening, reporters, place)
         return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)

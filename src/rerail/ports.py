@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -14,6 +14,7 @@ import msgspec
 
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import ApprovalGiven, ArtifactRecord, Event, InputRecord, Metrics, Owner
+from rerail.core.masking import Mask
 from rerail.core.model import Action, Artifact, RunHeader, Step
 from rerail.core.state import RunState, Unit
 
@@ -416,8 +417,41 @@ class Kind(Protocol):
         """The work of an attempt. Raises ValueError if it can never be done."""
 
 
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What an executor can do beyond running attempts. Who needs one of them asks first."""
+
+    shares_files: bool = False  # attempts see the work directory, the run directory and their channels at our paths
+    measures: bool = False  # what an attempt uses is known while it runs, from its channel
+    suspends: bool = False  # attempts can be stopped and continued, as by Ctrl-Z
+    guards: bool = False  # attempts end by themselves if this process dies, however that happens
+
+
+class ExecutorSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What an executor is made of, for one invocation of a run."""
+
+    url: str  # as it was named: `local`, or a scheme and whatever follows it
+    open_log: Callable[[str], int]  # as that of `RunFiles`
+    concurrent: bool  # whether several attempts may run at once
+    environ: Mapping[str, str]  # what every attempt inherits
+    mask: Mask  # hides secrets in what attempts print
+    tag: str  # what every process of this invocation has in its environment
+
+
 class Executor(Protocol):
-    """Where attempts run."""
+    """Where attempts run. Functions (`FunctionWork`) it calls in this process, wherever it runs the others."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do, from the beginning to the end."""
+
+    @property
+    def signal_pipes(self) -> tuple[int, int]:
+        """Two descriptors: guards count the signals whose numbers are written to the first, and write the number with
+        which this process must leave to the second. -1 each without the capability `guards`.
+        """
+
+    def guard(self) -> None:
+        """Start the guards if they do not run yet, before the first attempt. Raises OSError. Nothing without `guards`."""
 
     def start(self, attempt: Attempt, work: Work) -> None:
         """Start it. Never raises: what could not start is an outcome."""
@@ -435,7 +469,7 @@ class Executor(Protocol):
         """
 
     def suspend(self, number: int) -> None:
-        """Send SIGSTOP or SIGCONT to everything that runs."""
+        """Send SIGSTOP or SIGCONT to everything that runs. Only with the capability `suspends`."""
 
     def shift_deadlines(self, seconds: float) -> None:
         """Time during which nothing could run does not count against time limits."""

@@ -27,7 +27,7 @@ from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
 from rerail.engine.spec import Answer, RunResult, RunSpec, Toolbox
 from rerail.loaders.yaml import load_pipeline
-from rerail.ports import Attempt, Executor, FileCheck, Outcome, ProcessWork, Work
+from rerail.ports import Attempt, Capabilities, Executor, FileCheck, Outcome, ProcessWork, Work
 from rerail.stores.memory import MemoryStore
 from rerail.testing.clock import ManualClock
 
@@ -58,6 +58,9 @@ FAILS = Script(exit_code=1, message="exit code 1")
 class SimulatedExecutor:
     """Executor whose attempts follow scripts on a manual clock."""
 
+    capabilities = Capabilities()
+    signal_pipes = (-1, -1)
+
     def __init__(self, clock: ManualClock, scripts: dict[str, list[Script]]) -> None:
         self.launched: list[str] = []
         self.started_at: list[tuple[str, float]] = []
@@ -68,6 +71,9 @@ class SimulatedExecutor:
         self._in_flight: dict[Any, tuple[float, float, Script]] = {}  # unit → began, due, script
         self._stopped: list[Any] = []
         self._waits = 0
+
+    def guard(self) -> None:
+        pass
 
     def start(self, attempt: Attempt, work: Work) -> None:
         unit = name(attempt.unit)

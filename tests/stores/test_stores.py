@@ -139,7 +139,7 @@ def test_the_state_directory_is_found_upward_but_not_beyond_the_project(
     monkeypatch.setenv("RERAIL_STORE", str(tmp_path / "other"))
     assert locate(None, str(inner)).root == str(tmp_path / "other")
     assert locate(f"dir:{tmp_path}/third", str(inner)).root == str(tmp_path / "third")
-    with pytest.raises(Exception, match="scheme `s4:`"):
+    with pytest.raises(Exception, match="unknown store `s4`; known: dir, file, memory"):
         locate("s4://bucket", str(inner))
 
 

@@ -81,6 +81,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: RunOptions = RunOptions()
     execute: ExecuteOptions = ExecuteOptions()
     ask: Any = None  # the person at the terminal: `engine.spec.Ask`
+    executor: str = "local"  # or the URL of one that a package has registered
+    kinds: dict[str, str] = {}  # action → a registered kind that does it instead of the built-in one
 
 
 def load(path: str) -> tuple[Pipeline, bytes]:
@@ -111,6 +113,8 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: Pipeline | None = None
     progress: Callable[[int], None] = lambda _: None  # told the bytes the audit has read
     ask: Any = None  # the person at the terminal: `engine.spec.Ask`
+    executor: str = "local"  # as in StartRequest: neither is recorded, each invocation says it again
+    kinds: dict[str, str] = {}
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> ResumePlan:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rerail import processes
+from rerail import processes, registry
 from rerail.adapters import git, item_sources, regex
 from rerail.adapters.clock import LocalZone, SystemClock
 from rerail.app.traces import invocation_of, process_tag
@@ -25,15 +25,16 @@ from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.state import RunState, name
+from rerail.core.values import Progress, Usage
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
 from rerail.engine.signals import Signals
 from rerail.engine.spec import Ask, RunResult, RunSpec, Toolbox, attempt_name
 from rerail.engine.stall_monitor import StallMonitor
+from rerail.errors import UsageError
 from rerail.executors.channels import Channels
-from rerail.executors.local import LocalExecutor
-from rerail.kinds.builtin import builtin_kinds
-from rerail.ports import ContentStore, Inbox, Reporter, RunWriter
+from rerail.kinds.builtin import ACTIONS, builtin_kinds
+from rerail.ports import Capabilities, ContentStore, Executor, ExecutorSetup, Inbox, Kind, Reporter, RunWriter
 
 
 class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,8 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
     mended: tuple[Event, ...] = ()
     spared: frozenset[str] = frozenset()
     ask: Ask | None = None
+    executor: str = "local"
+    kinds: Mapping[str, str] = {}  # action → the name of the kind that does it instead of the built-in one
     contested: Contested = lambda _paths, _since: ""
 
 
@@ -85,6 +88,20 @@ def is_wide(pipeline: Pipeline, parallel: int) -> bool:
     return max(parallel, *wide, 1) > 1
 
 
+def check_plugins(executor: str, kinds: Mapping[str, str]) -> None:
+    """Raise UsageError for an executor or a kind there is not, before a run is created or taken over for it."""
+    registry.find_executor(executor)
+    chosen_kinds(kinds)
+
+
+def chosen_kinds(names: Mapping[str, str]) -> dict[type, Kind]:
+    """Make the kinds that a program chose, by the type of their action. Raises UsageError for one there is not."""
+    for action in names:
+        if action not in ACTIONS:
+            raise UsageError(f"unknown action `{action}`; known: {', '.join(ACTIONS)}", hint="kinds={}")
+    return {ACTIONS[action]: registry.find_kind(kind) for action, kind in names.items()}
+
+
 def execute(
     log: RunWriter,
     pipeline: Pipeline,
@@ -95,7 +112,6 @@ def execute(
 ) -> ExecuteResult:
     """Drive an owned run to the end of this life."""
     mark, invocation = process_tag(log), f"invocation-{os.urandom(8).hex()}"
-    wide = is_wide(pipeline, opening.options.parallel)
     header, before = log.recording.header, log.recording.state
     channels = Channels(
         mark,
@@ -106,7 +122,21 @@ def execute(
     if not channels.found:
         _say_accounts_are_gone(before, pipeline, reporters)
     clock = SystemClock()
-    executor = LocalExecutor(log.open_log, inline=not wide, environ=os.environ, mask=place.mask, invocation=invocation)
+    setup = ExecutorSetup(
+        url=place.executor,
+        open_log=log.open_log,
+        concurrent=is_wide(pipeline, opening.options.parallel),
+        environ={name: value for name, value in os.environ.items() if name != "RERAIL_RUN_DIR"},  # of a run around us
+        mask=place.mask,
+        tag=invocation,
+    )
+    executor = registry.find_executor(place.executor)(setup)
+    can = executor.capabilities
+    try:
+        reject_unshared(pipeline, place.executor, can)
+    except UsageError:
+        executor.close()
+        raise
     inbox = log.inbox
     recorder = Recorder(
         log, log.recording.header, pipeline, [*reporters, DropWhenDurable(channels, inbox)], clock, place.mask
@@ -123,16 +153,16 @@ def execute(
         base_env=os.environ,
         channel=channels.of,
         left_by=channels.left_by,
-        seen=channels.seen,
+        seen=channels.seen if can.measures else _unmeasured,
         mask=place.mask,
         execute=place.execute,
         mended=place.mended,
         spared=place.spared,
     )
     worker = ThreadedArtifactWorker(place.files, place.content, log, place.mask, executor.wake, place.contested)
-    watchdogs = executor.watchdogs
-    heard, leave = (watchdogs.signals, watchdogs.leave) if processes.only_steps else (-1, -1)
-    if processes.only_steps:  # they are to count signals before the first process, too
+    heard, leave = -1, -1
+    if processes.only_steps and can.guards:  # they are to count signals before the first process, too
+        heard, leave = executor.signal_pipes
         with contextlib.suppress(OSError):  # the first process will tell
             executor.guard()
     with Signals(executor, heard) as signals:
@@ -152,6 +182,22 @@ def execute(
     if end.lost is not None:
         end.lost.message = place.mask.text(end.lost.message)
     return ExecuteResult(end=place.mask.struct(end), state=recorder.state)
+
+
+def reject_unshared(pipeline: Pipeline, executor: str, can: Capabilities) -> None:
+    """Raise UsageError if a step has files to be looked at, and the executor runs it where they are not ours to see."""
+    if can.shares_files:
+        return
+    for _, step in every_step(pipeline):
+        if step.artifacts or step.inputs:
+            raise UsageError(
+                f"step {step.id} has artifacts or inputs, and the executor {executor} does not share files with rerail",
+                hint="run it with the executor `local`",
+            )
+
+
+def _unmeasured(_name: str) -> tuple[Usage, Progress | None]:
+    return Usage(), None
 
 
 def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Sequence[Reporter]) -> None:
@@ -175,12 +221,12 @@ def _knowing(opening: RunStarted | RunResumed, channels: Channels) -> RunStarted
 
 
 def _tools(
-    executor: LocalExecutor, worker: ThreadedArtifactWorker, signals: Signals, clock: SystemClock, place: ExecuteRequest
+    executor: Executor, worker: ThreadedArtifactWorker, signals: Signals, clock: SystemClock, place: ExecuteRequest
 ) -> Toolbox:
     return Toolbox(
         executor=executor,
         worker=worker,
-        kinds=builtin_kinds(place.functions),
+        kinds=builtin_kinds(place.functions) | chosen_kinds(place.kinds),
         clock=clock,
         zone=LocalZone(),
         dice=random.random,

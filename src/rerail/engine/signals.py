@@ -40,7 +40,7 @@ class Signals:
                 # What is ignored stays ignored: that is what nohup is for.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._handle)
-            if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            if self._executor.capabilities.suspends and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
                 self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._pause)
             if self._heard >= 0:
                 self._heard_before = signal.set_wakeup_fd(self._heard, warn_on_full_buffer=False)

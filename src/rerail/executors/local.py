@@ -29,7 +29,7 @@ from rerail.executors.logs import READ_BYTES, AttemptLog, ItemLogs, LogTimeline
 from rerail.executors.orphans import OrphanReaper
 from rerail.executors.threads import FunctionThreads, call
 from rerail.executors.watchdog import Watchdogs
-from rerail.ports import Attempt, Outcome, ProcessWork, Work
+from rerail.ports import Attempt, Capabilities, ExecutorSetup, Outcome, ProcessWork, Work
 
 KILL_GRACE = 5.0
 TERM_AFTER = 0.5
@@ -60,6 +60,13 @@ class _Child(msgspec.Struct, kw_only=True):
     signals: list[tuple[float, int]] = []  # what to send when, soonest last
     timed_out: bool = False
     stopped: bool = False
+
+
+def open_executor(setup: ExecutorSetup) -> LocalExecutor:
+    """Make the executor of an invocation."""
+    return LocalExecutor(
+        setup.open_log, inline=not setup.concurrent, environ=setup.environ, mask=setup.mask, life=setup.tag
+    )
 
 
 class LocalExecutor:
@@ -94,6 +101,14 @@ class LocalExecutor:
         self._leftovers: OrphanReaper | None = None
         self.watchdogs = Watchdogs(invocation)
         self._watched: set[int] = set()  # descriptors that become readable when a watchdog dies
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(shares_files=True, measures=True, suspends=True, guards=True)
+
+    @property
+    def signal_pipes(self) -> tuple[int, int]:
+        return self.watchdogs.signals, self.watchdogs.leave
 
     def start(self, attempt: Attempt, work: Work) -> None:
         if isinstance(work, ProcessWork):

@@ -96,6 +96,9 @@ class LocalCall:
         return FunctionWork(function=function if attempt.item is msgspec.UNSET else partial(function, attempt.item))
 
 
+ACTIONS: dict[str, type] = {"run": Run, "python": Python, "write": Write}  # those that a kind of a plug-in can do
+
+
 def builtin_kinds(functions: Mapping[str, Callable[..., dict[str, Any] | None]]) -> dict[type, Kind]:
     """Return every built-in kind, by its action."""
     return {Run: Shell(), Python: PythonFunction(), Write: WriteFile(), Call: LocalCall(functions)}

@@ -66,6 +66,12 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
+def open_store(url: str) -> DirectoryStore:
+    """Open the store of a URL such as `dir:state` or `file:///srv/state`."""
+    path = url.partition(":")[2]
+    return DirectoryStore(path.removeprefix("//"))
+
+
 class DirectoryStore:
     """Runs as directories below `root` (a `.rerail` directory)."""
 

@@ -7,18 +7,21 @@ import re
 import shlex
 
 from rerail.errors import UsageError
+from rerail.ports import Store
+from rerail.registry import find_store
 from rerail.stores.directory import DirectoryStore
 
 STATE_DIR = ".rerail"
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
-def locate(url: str | None, cwd: str, pipeline_path: str | None = None) -> DirectoryStore:
-    """The store in force. Creates nothing."""
+def locate(url: str | None, cwd: str, pipeline_path: str | None = None) -> Store:
+    """Return the store in force. Creates nothing. Raises UsageError for a scheme that no store has."""
     chosen = url or os.environ.get("RERAIL_STORE") or ""
     if chosen:
-        return DirectoryStore(_directory(chosen))
+        scheme = _SCHEME.match(chosen)
+        return find_store(scheme[1])(chosen) if scheme else DirectoryStore(chosen)
     found = find_upward(cwd)
     if found is None:
         beside = os.path.dirname(os.path.abspath(pipeline_path)) if pipeline_path else cwd
@@ -61,12 +64,3 @@ def find_upward(start: str) -> str | None:
         if os.path.lexists(os.path.join(here, ".git")) or here in (home, parent):
             return None
         here = parent
-
-
-def _directory(url: str) -> str:
-    match = _SCHEME.match(url)
-    if match is None:
-        return url
-    if match[1] in ("dir", "file"):
-        return url[match.end() :]
-    raise UsageError(f"no store knows the scheme `{match[1]}:`", hint="--store dir:PATH")
