@@ -145,6 +145,20 @@ def test_only_durable_changes_files() -> None:
     assert used == set(EXCEPTIONS), "an exception nobody needs any more"
 
 
+def test_only_stores_know_the_directory_store_and_where_it_keeps_what() -> None:
+    """Everything else asks the port: a name joined to a directory of a run is true for one store only."""
+    joined = re.compile(r"os\.path\.join\([^)]*\.(directory|root|path)\b\(?")
+    for path in MODULES:
+        relative = path.relative_to(SOURCE)
+        if relative.parts[0] in ("stores", "testing"):
+            continue
+        text = path.read_text(encoding="utf-8")
+        assert "DirectoryStore" not in text, relative
+        assert not re.search(r"isinstance\((store|log), ", text), relative
+        for found in joined.finditer(text):
+            assert not re.search(r"\b(store|log|writer)\.", found[0]), f"{relative}: {found[0]}"
+
+
 def test_the_core_reads_no_clock() -> None:
     for path in (SOURCE / "core").rglob("*.py"):
         for node in ast.walk(parsed(path)):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rerail import durable
-from rerail.core.events import Event
+from rerail.core.events import ApprovalGiven, Event
 from rerail.core.masking import Mask
 from rerail.errors import StateUnwritable
 from rerail.executors.local import LocalExecutor, spawn
-from rerail.ports import Ownership
+from rerail.ports import Capabilities, Ownership, Repair
+from rerail.stores.claims import DirectoryClaims
+from rerail.stores.content_store import DirectoryContentStore
 from rerail.stores.directory import DirectoryStore
+from rerail.stores.inbox import DirectoryInbox
+from rerail.stores.logs import DirectoryLogs
 from rerail.stores.writer import DirectoryRunWriter
 from rerail.testing import ExecutorContract, SharedStoreContract
 
@@ -82,6 +87,85 @@ def lets_children_write(patch: Patch) -> None:
     patch.setattr(durable.Lock, "release", lambda _self: None)
 
 
+def forgets_messages_once_taken(patch: Patch) -> None:
+    take = DirectoryInbox.take
+
+    def taking(self: DirectoryInbox) -> list[ApprovalGiven]:
+        found = take(self)
+        self.clear()
+        return found
+
+    patch.setattr(DirectoryInbox, "take", taking)
+
+
+def sends_nothing(patch: Patch) -> None:
+    patch.setattr(DirectoryStore, "send", lambda _self, _run_id, _message: None)
+
+
+def reads_logs_from_their_beginning(patch: Patch) -> None:
+    read = DirectoryLogs.read
+    patch.setattr(DirectoryLogs, "read", lambda self, name, _offset, size: read(self, name, 0, size))
+
+
+def starts_logs_anew(patch: Patch) -> None:
+    def open_log(self: DirectoryRunWriter, name: str) -> int:
+        return os.open(os.path.join(self.path, "logs", name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+    patch.setattr(DirectoryRunWriter, "open_log", open_log)
+
+
+def believes_old_rows(patch: Patch) -> None:
+    patch.setattr("rerail.stores.index.is_current", lambda _row, _root: True)
+
+
+def has_one_stamp(patch: Patch) -> None:
+    patch.setattr(DirectoryStore, "stamp", lambda _self, _run_id: "")
+
+
+def believes_every_copy(patch: Patch) -> None:
+    patch.setattr(DirectoryContentStore, "defect", lambda self, sha256: "" if self.has(sha256) else "missing")
+
+
+def pins_nothing(patch: Patch) -> None:
+    patch.setattr(DirectoryContentStore, "pinned", lambda _self: contextlib.nullcontext())
+
+
+def leaves_staged_files(patch: Patch) -> None:
+    publish = DirectoryContentStore.publish
+
+    def copying(self: DirectoryContentStore, staged: Iterable[tuple[str, str]]) -> None:
+        pairs = [(shutil.copy(path, f"{path}.copy"), sha256) for path, sha256 in staged]
+        publish(self, pairs)
+
+    patch.setattr(DirectoryContentStore, "publish", copying)
+
+
+def destroys_what_it_quarantines(patch: Patch) -> None:
+    def destroy(_self: DirectoryRunWriter, path: str, name: str) -> str:
+        os.unlink(path)
+        return name
+
+    patch.setattr(DirectoryRunWriter, "quarantine", destroy)
+
+
+def keeps_the_first_results(patch: Patch) -> None:
+    save = DirectoryRunWriter.save_results
+
+    def once(self: DirectoryRunWriter, name: str, lines: Iterable[bytes]) -> str:
+        path = os.path.join(self.path, "results", f"{name}.jsonl")
+        return path if os.path.exists(path) else save(self, name, lines)
+
+    patch.setattr(DirectoryRunWriter, "save_results", once)
+
+
+def lets_everybody_claim(patch: Patch) -> None:
+    patch.setattr(DirectoryClaims, "locked", lambda _self: contextlib.nullcontext())
+
+
+def repairs_beside_an_owner(patch: Patch) -> None:
+    patch.setattr(DirectoryStore, "repair", lambda _self, _run_id: Repair(reason=""))
+
+
 BROKEN_STORES: list[tuple[Callable[[Patch], None], str]] = [
     (keeps_for_later, "test_what_was_appended_survives_the_death_of_its_writer"),
     (excludes_nobody, "test_a_run_has_one_owner_among_all_processes_until_that_one_dies"),
@@ -90,6 +174,20 @@ BROKEN_STORES: list[tuple[Callable[[Patch], None], str]] = [
     (is_always_alive, "test_closing_is_giving_up"),
     (believes_the_dead_alive, "test_a_run_has_one_owner_among_all_processes_until_that_one_dies"),
     (lets_children_write, "test_a_forked_child_cannot_write_and_does_not_keep_the_run"),
+    (forgets_messages_once_taken, "test_a_message_is_there_until_it_is_cleared"),
+    (sends_nothing, "test_a_message_of_another_process_reaches_the_owner_after_its_sender_died"),
+    (reads_logs_from_their_beginning, "test_logs_are_appended_to_and_read_from_anywhere"),
+    (starts_logs_anew, "test_logs_are_appended_to_and_read_from_anywhere"),
+    (believes_old_rows, "test_the_index_tells_nothing_that_is_not_true_now"),
+    (has_one_stamp, "test_the_stamp_differs_once_the_journal_does"),
+    (believes_every_copy, "test_a_copy_that_is_missing_or_other_content_is_not_used"),
+    (pins_nothing, "test_copies_that_no_run_needs_are_collected_and_pinned_ones_are_not"),
+    (pins_nothing, "test_copies_are_pinned_for_all_processes_until_the_one_that_pins_dies"),
+    (leaves_staged_files, "test_copies_are_published_by_their_digest"),
+    (destroys_what_it_quarantines, "test_what_is_in_quarantine_is_out_of_the_way_and_not_lost"),
+    (keeps_the_first_results, "test_results_are_read_back_and_replaced"),
+    (lets_everybody_claim, "test_one_process_at_a_time_has_the_claims_until_it_dies"),
+    (repairs_beside_an_owner, "test_a_run_is_proved_and_one_that_is_whole_is_not_repaired"),
 ]
 
 
@@ -99,20 +197,24 @@ def ask(contract: Any, test: str, **fixtures: Any) -> None:
     function(**{name: fixtures[name] for name in names})
 
 
-@pytest.mark.parametrize(("plant", "test"), BROKEN_STORES, ids=[plant.__name__ for plant, _ in BROKEN_STORES])
+@pytest.mark.parametrize(
+    ("plant", "test"), BROKEN_STORES, ids=[f"{plant.__name__}-{at}" for at, (plant, _) in enumerate(BROKEN_STORES)]
+)
 def test_a_store_that_breaks_a_promise_does_not_pass(
     tmp_path: Path, monkeypatch: Patch, plant: Callable[[Patch], None], test: str
 ) -> None:
-    def open_store() -> DirectoryStore:
-        return DirectoryStore(str(tmp_path / ".rerail"))
+    def tried_in(place: Path) -> None:
+        def open_store() -> DirectoryStore:
+            return DirectoryStore(str(place / ".rerail"))
 
-    ask(SharedStoreContract(), test, store=open_store(), open_store=open_store)
-    for entry in (tmp_path / ".rerail" / "runs").iterdir():
-        durable.remove_tree(str(entry))
+        place.mkdir()
+        ask(SharedStoreContract(), test, store=open_store(), open_store=open_store, tmp_path=place)
+
+    tried_in(tmp_path / "sound")
     with monkeypatch.context() as patch:
         plant(patch)
         with pytest.raises(BaseException):  # noqa: B017, PT011 - an assertion, or whatever comes of the bug before
-            ask(SharedStoreContract(), test, store=open_store(), open_store=open_store)
+            tried_in(tmp_path / "broken")
 
 
 def never_wakes(patch: Patch) -> None:
@@ -151,7 +253,12 @@ def shares_its_input(patch: Patch) -> None:
     )
 
 
+def says_it_has_no_guards(patch: Patch) -> None:
+    patch.setattr(LocalExecutor, "capabilities", Capabilities(shares_files=True))
+
+
 BROKEN_EXECUTORS = [
+    (says_it_has_no_guards, "test_it_says_what_it_can_do_and_that_does_not_change"),
     (asks_nobody, "test_what_ends_when_it_is_asked_is_given_the_time"),
     (leaves_children, "test_whoever_is_left_behind_delays_nobody"),
     (shares_its_input, "test_a_process_is_given_all_that_was_ordered"),

@@ -21,7 +21,7 @@ import pytest
 
 from rerail.core.model import Call
 from rerail.executors.channels import METRICS, OUTPUT
-from rerail.ports import Attempt, Executor, FunctionWork, Outcome, ProcessWork
+from rerail.ports import Attempt, Capabilities, Executor, FunctionWork, Outcome, ProcessWork
 
 _NO = ProcessWork(argv=("/bin/sh", "-c", "exit 4"), label="a check that fails")
 _LONG = 20.0  # seconds after which something that should have happened has not
@@ -145,7 +145,19 @@ class ExecutorContract:
         executor.close()
         assert is_gone(int((tmp_path / "child").read_text()))
 
+    def test_it_says_what_it_can_do_and_that_does_not_change(self, executor: Executor, tmp_path: Path) -> None:
+        before = executor.capabilities
+        assert isinstance(before, Capabilities)
+        assert (min(executor.signal_pipes) >= 0) == before.guards
+        executor.guard()
+        executor.start(attempt("a", tmp_path), script("true"))
+        gathered(executor, 1)
+
+        assert executor.capabilities == before
+
     def test_what_is_suspended_stands_still_and_its_time_limit_with_it(self, executor: Executor, tmp_path: Path) -> None:
+        if not executor.capabilities.suspends:
+            pytest.skip("it cannot suspend, and says so")
         text = "echo $$ > pid; while ! test -e go; do sleep 0.02; done; touch went; sleep 0.5"
         executor.start(attempt("a", tmp_path, timeout=2.0), script(text))
         _pid_in(executor, tmp_path / "pid")

@@ -8,15 +8,17 @@ class TestMyStore(SharedStoreContract):
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from rerail.core.events import Event, RunFinished, StepStarted
+from rerail.core.events import ApprovalGiven, Event, RunFinished, StepStarted
 from rerail.errors import RunBusy, RunExists, StateUnwritable
 from rerail.ports import Store
 from rerail.testing.store_contract import AT, StoreContract, header, resumed, started
@@ -55,6 +57,10 @@ class ChildProcess:
                 break
             word += more
         return word.decode().strip()
+
+    def speaks_within(self, seconds: float) -> bool:
+        """Whether it says something in that time."""
+        return bool(select.select([self._said], [], [], seconds)[0])
 
     def goes_on(self) -> None:
         os.write(self._heard, b".")
@@ -219,3 +225,61 @@ class SharedStoreContract(StoreContract):
                 time.sleep(0.01)
             store.own("r1").close()
             assert len(list(store.history("r1"))) == 1
+
+    def test_a_message_of_another_process_reaches_the_owner_after_its_sender_died(self, open_store: OpenStore) -> None:
+        log = open_store().create(header(), b"")
+        message = ApprovalGiven(at=AT, step="a", item=None, approved=True, by="me", reason="", seen=1)
+
+        def body(say: Callable[[str], None], wait: Callable[[], None]) -> None:
+            open_store().send("r1", message)
+            say("sent")
+            wait()
+
+        with other(body) as sender:
+            assert sender.says() == "sent"
+            sender.die()
+            assert log.inbox.take() == [message]
+        log.close()
+
+    def test_copies_are_pinned_for_all_processes_until_the_one_that_pins_dies(self, open_store: OpenStore) -> None:
+        log = open_store().create(header(), b"")
+        with log.staging() as staging:
+            path = os.path.join(staging, "1")
+            with open(path, "wb") as file:
+                file.write(b"x")
+            open_store().content.publish([(path, hashlib.sha256(b"x").hexdigest())])
+        log.close()
+
+        def body(say: Callable[[str], None], wait: Callable[[], None]) -> None:
+            with open_store().content.pinned():
+                say("pinned")
+                wait()
+
+        with other(body) as pinning:
+            assert pinning.says() == "pinned"
+            with pytest.raises(BlockingIOError):
+                open_store().content.collect(set, dry_run=False)
+            pinning.die()
+            assert open_store().content.collect(set, dry_run=False) == (1, 1)
+
+    def test_one_process_at_a_time_has_the_claims_until_it_dies(self, open_store: OpenStore) -> None:
+        open_store().create(header(), b"").close()
+
+        def holding(say: Callable[[str], None], wait: Callable[[], None]) -> None:
+            with open_store().claims.locked():
+                say("locked")
+                wait()
+
+        def waiting(say: Callable[[str], None], wait: Callable[[], None]) -> None:
+            say("ready")
+            with open_store().claims.locked():
+                say("locked too")
+                wait()
+
+        with other(holding) as holder:
+            assert holder.says() == "locked"
+            with other(waiting) as second:
+                assert second.says() == "ready"
+                assert not second.speaks_within(0.2)
+                holder.die()
+                assert second.says() == "locked too"
