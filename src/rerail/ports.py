@@ -14,12 +14,12 @@ import msgspec
 
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import ApprovalGiven, ArtifactRecord, Event, InputRecord, Metrics, Owner
-from rerail.core.masking import Mask
 from rerail.core.model import Action, Artifact, RunHeader, Step
 from rerail.core.state import RunState, Unit
 
 if TYPE_CHECKING:
     from rerail.core.claims import ClaimRecord
+    from rerail.core.masking import Mask
     from rerail.core.summary import Summary
 
 
