@@ -1,4 +1,4 @@
-"""The formats of what is kept: one version for each, and the one place where an old one becomes a new one. Pure.
+"""The formats of state files: one version for each, and the table of migrations from an old version to the next. Pure.
 
 Old formats are read for ever, newer ones are refused. To change a format: raise its version, and add to its migrations
 under the old version a function from the bytes of one document of that version to those of the next. A reader proves
