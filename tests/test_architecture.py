@@ -61,7 +61,9 @@ PLAIN = (
     "kinds/",
     "loaders/",
     "errors.py",
+    "ports.py",
     "processes.py",
+    "registry.py",
     "text.py",
     "walker.py",
 )

@@ -1,4 +1,4 @@
-"""The seams: what the engine needs of the outside world. The docstrings are the contracts.
+"""The ports: stores, executors, kinds and the other seams of the engine. Their docstrings are the contracts.
 
 `rerail.testing` has the suites that prove that an implementation keeps them.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LoadedRun(msgspec.Struct, kw_only=True):
-    """What a store has proved about a run: state at the end of the journal, and what was noticed on the way."""
+    """A run as a store has proved it: the state at the end of the journal, and notices about its files."""
 
     header: RunHeader
     state: RunState
@@ -33,14 +33,14 @@ class LoadedRun(msgspec.Struct, kw_only=True):
 
 
 class Ownership(msgspec.Struct, frozen=True, kw_only=True):
-    """Who drives a run, as far as a reader can tell without locking."""
+    """The owner of a run, as far as a reader can tell without locking."""
 
     owner: Owner | None
     alive: bool
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` has proved; `notices` are about caches, and about what was never acknowledged."""
+    """The result of `verify`; `notices` are about caches, and about records that were never acknowledged."""
 
     records: int
     segments: int
@@ -49,7 +49,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """What `repair` did. An empty `reason`: there was nothing to repair."""
+    """The result of `repair`. An empty `reason`: the run is not damaged."""
 
     reason: str
     source: str = ""  # what proved the state that the run goes on from
@@ -75,7 +75,7 @@ class RunLogs(Protocol):
         """Look at one log; None if there is none with that name."""
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Return what a log holds from an offset on, at most so many bytes; b'' at its end."""
+        """Return at most `size` bytes of a log from an offset on; b'' at its end."""
 
 
 class Inbox(Protocol):
@@ -85,7 +85,7 @@ class Inbox(Protocol):
         """Return the messages that have arrived since the last call. They are kept until `clear`."""
 
     def clear(self) -> None:
-        """Remove the messages that were taken: what they say is durable now."""
+        """Remove the messages that were taken: their events are durable."""
 
 
 class SummaryIndex(Protocol):
@@ -99,10 +99,10 @@ class ClaimTable(Protocol):
     """The claims of the runs of a store, one record for each run that has any."""
 
     def locked(self) -> AbstractContextManager[None]:
-        """Exclude every other process that locks the table while this lasts. Raises StateUnwritable."""
+        """Lock the table against every other process while this lasts. Raises StateUnwritable."""
 
     def records(self) -> list[ClaimRecord]:
-        """List what can be read of it."""
+        """List the records that can be read, by the ids of their runs."""
 
     def write(self, record: ClaimRecord) -> None:
         """Add or replace the record of a run. Raises StateUnwritable."""
@@ -146,7 +146,7 @@ class ContentStore(Protocol):
         """Yield the digest of every copy, in order."""
 
     def pinned(self) -> AbstractContextManager[None]:
-        """Keep every copy that is there now from being collected, by whatever process, while this lasts."""
+        """Protect every copy from `collect` of all processes while this lasts."""
 
     def collect(self, find_live: Callable[[], Container[str]], *, dry_run: bool) -> tuple[int, int]:
         """Remove the copies that are not live; return how many, and how many bytes. Raises BlockingIOError while pinned.
@@ -170,10 +170,10 @@ class RunFiles(Protocol):
         """
 
     def quarantine(self, path: str, name: str) -> str:
-        """Move whatever stands at a real path out of the way and keep it with the run. Raises OSError.
+        """Move the file or directory at a real path into quarantine, under this name. Raises OSError.
 
-        Return where it is, as people find it: relative to the run's directory if it has one. `name` says what it was.
-        Durable on return, and never in neither place. Threads may call it at the same time.
+        Return its new place, as people find it: relative to the run's directory if it has one. Durable on return, and
+        at every moment in one place or the other. Threads may call it at the same time.
         """
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:
@@ -211,7 +211,7 @@ class RunJournal(Protocol):
         """Where the durable part of the journal ends, for `find`."""
 
     def find(self, tags: Collection[str], step: str, since: tuple[int, int] = (0, 0)) -> Iterator[Event]:
-        """The durable records of these kinds about a step, from a position on, oldest first."""
+        """Yield the durable records of these kinds about a step, from a position on, oldest first."""
 
 
 class RunWriter(RunJournal, RunFiles, Protocol):
@@ -219,21 +219,21 @@ class RunWriter(RunJournal, RunFiles, Protocol):
 
     @property
     def recording(self) -> LoadedRun:
-        """What was proved when ownership was taken. The opening events of the new life follow it."""
+        """The run as it was proved when ownership was taken. The opening events of this invocation follow it."""
 
     @property
     def identity(self) -> str:
-        """Names this very copy of the run: the same after a move, another for a copy."""
+        """The name of this very copy of the run: the same after a move, another for a copy."""
 
     @property
     def former_identity(self) -> str:
-        """What it was named until this process took it over, if it was one with a copy then (hard links); else ''."""
+        """The identity until this process took the run over, if a copy had the same one (hard links); else ''."""
 
     @property
     def identity_file(self) -> str:
         """The local file whose device and inode are the identity; '' if it is not made of these.
 
-        Attempts leave it behind, so that who finds their traces can tell whether the run is still where it was.
+        It is noted with the traces of attempts, to tell later whether the run is still where it was.
         """
 
     @property
@@ -245,53 +245,53 @@ class RunWriter(RunJournal, RunFiles, Protocol):
 
 
 class RunReader(Protocol):
-    """What can be known of the runs of a store. Takes no lock, changes nothing, works beside a live owner.
+    """Reading of the runs of a store: takes no lock, changes nothing, works beside a live owner.
 
     Every method that takes the id of a run raises RunNotFound if there is none, but for `header`, `identity` and `logs`.
     """
 
     def runs(self) -> list[str]:
-        """The ids of all runs, in no particular order."""
+        """Return the ids of all runs, in no particular order."""
 
     def index(self) -> SummaryIndex:
         """Load the summaries of runs at rest."""
 
     def header(self, run_id: str) -> RunHeader | None:
-        """Return what was started, without reading the journal if possible; None if nobody can tell."""
+        """Return the header of a run, without reading its journal if possible; None if it cannot be read."""
 
     def read(self, run_id: str) -> LoadedRun:
-        """Return what is proved about a run. Raises StateDamaged, StateUnreadable, FormatTooNew."""
+        """Read and prove a run. Raises StateDamaged, StateUnreadable, FormatTooNew."""
 
     def history(self, run_id: str) -> Iterable[tuple[int, Event]]:
-        """All records from the first, in order."""
+        """Return all records from the first, in order."""
 
     def find(self, run_id: str, tags: Collection[str], step: str) -> Iterator[Event]:
-        """The records of these kinds about a step, oldest first."""
+        """Yield the records of these kinds about a step, oldest first."""
 
     def pipeline(self, run_id: str, sha256: str) -> bytes:
-        """The frozen pipeline text with that digest; the newest one if the digest is ''."""
+        """Return the frozen pipeline text with that digest; the newest one if the digest is ''."""
 
     def stamp(self, run_id: str) -> str:
         """Return a text that differs once the journal has changed: cheap enough to be asked ten times a second."""
 
     def logs(self, run_id: str) -> RunLogs:
-        """What its attempts have printed; nothing yet, if there is no such run."""
+        """Return the logs of a run; they are empty if there is no such run."""
 
     def results(self, run_id: str, name: str) -> bytes:
         """Return the results of a map that a writer has saved. Raises OSError."""
 
     def ownership(self, run_id: str) -> Ownership:
-        """Who owns the run now, or did last, by what stands there."""
+        """Return the present or last owner, as the store has it on record."""
 
     def is_owned(self, run_id: str) -> bool:
         """Prove whether a process owns the run now, which `ownership` only concludes. May lock for an instant."""
 
     def identity(self, run_id: str) -> str:
-        """What its owner calls this very copy of the run; '' if it has no owner yet, or does not exist."""
+        """Return the identity of a run, as its writer has it; '' if there is no such run."""
 
 
 class Upkeep(Protocol):
-    """The work of keeping a store in order."""
+    """Maintenance of a store."""
 
     def size(self, run_id: str = "") -> int:
         """Return the bytes that a run takes, or the whole store, as far as they can be counted."""
@@ -303,18 +303,18 @@ class Upkeep(Protocol):
         """
 
     def repair(self, run_id: str) -> Repair:
-        """Make a damaged run resumable from the newest state that can be proved; keep all that is damaged.
+        """Make a damaged run resumable from the newest state that can be proved; keep the damaged files.
 
-        Raises StateDamaged if nothing can be proved, RunBusy while its owner lives, FormatTooNew, RunNotFound.
+        Raises StateDamaged if nothing can be proved, RunBusy while its owner is alive, FormatTooNew, RunNotFound.
         """
 
 
 class Store(RunReader, Upkeep, Protocol):
-    """Where runs live: everything that is kept of them, and nothing of it anywhere else."""
+    """The place of runs: all of their state is here, and none of it anywhere else."""
 
     @property
     def url(self) -> str:
-        """What people call it in messages and pass to `--store`; no password is in it."""
+        """The name of the store in messages and for `--store`; without a password."""
 
     @property
     def root(self) -> str:
@@ -339,18 +339,18 @@ class Store(RunReader, Upkeep, Protocol):
         """Where steps find the results of a map as a file, whether they are there or not; '' if nowhere."""
 
     def create(self, header: RunHeader, pipeline: bytes) -> RunWriter:
-        """Create a run and own it from birth; durable on return. Raises RunExists, BadRunId, StateUnwritable."""
+        """Create a run and own it from the start; durable on return. Raises RunExists, BadRunId, StateUnwritable."""
 
     def own(self, run_id: str) -> RunWriter:
-        """Take a run over. Raises RunBusy while its owner lives, RunNotFound, StateDamaged, FormatTooNew."""
+        """Take a run over. Raises RunBusy while its owner is alive, RunNotFound, StateDamaged, FormatTooNew."""
 
     def send(self, run_id: str, message: ApprovalGiven) -> None:
         """Leave a message for the process that owns a run; durable on return. Raises StateUnwritable, RunNotFound."""
 
     def delete(self, run_id: str, check: Callable[[], None] = lambda: None) -> None:
-        """Remove a run. Raises RunBusy while its owner lives, RunNotFound.
+        """Remove a run. Raises RunBusy while its owner is alive, RunNotFound.
 
-        `check` is called once nobody else can change the run; if it raises, nothing is removed.
+        `check` is called once no other process can change the run; if it raises, nothing is removed.
         """
 
 
@@ -382,7 +382,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FunctionWork(msgspec.Struct, frozen=True, kw_only=True):
-    """A function to call in this process; what it returns are the outputs."""
+    """A function to call in this process; it returns the outputs."""
 
     function: Callable[[], dict[str, Any] | None]
 
@@ -411,14 +411,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Kind(Protocol):
-    """What an attempt does."""
+    """The meaning of an action: the work of its attempts."""
 
     def work(self, attempt: Attempt) -> Work:
-        """The work of an attempt. Raises ValueError if it can never be done."""
+        """Return the work of an attempt. Raises ValueError if it can never be done."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor can do beyond running attempts. Who needs one of them asks first."""
+    """Abilities of an executor beyond running attempts. A caller that needs one asks for it first."""
 
     shares_files: bool = False  # attempts see the work directory, the run directory and their channels at our paths
     measures: bool = False  # what an attempt uses is known while it runs, from its channel
@@ -427,7 +427,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutorSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor is made of, for one invocation of a run."""
+    """Parameters of an executor, for one invocation of a run."""
 
     url: str  # as it was named: `local`, or a scheme and whatever follows it
     open_log: Callable[[str], int]  # as that of `RunFiles`
@@ -438,11 +438,11 @@ class ExecutorSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Executor(Protocol):
-    """Where attempts run. Functions (`FunctionWork`) it calls in this process, wherever it runs the others."""
+    """The place where attempts run. It calls functions (`FunctionWork`) in this process, wherever it runs the others."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do, from the beginning to the end."""
+        """The abilities of this executor, the same from its start to its end."""
 
     @property
     def signal_pipes(self) -> tuple[int, int]:
@@ -454,32 +454,32 @@ class Executor(Protocol):
         """Start the guards if they do not run yet, before the first attempt. Raises OSError. Nothing without `guards`."""
 
     def start(self, attempt: Attempt, work: Work) -> None:
-        """Start it. Never raises: what could not start is an outcome."""
+        """Start an attempt. Never raises: a failure to start is an outcome."""
 
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
-        """The outcomes that have arrived; if there are none, waits for one that many seconds, or until woken."""
+        """Return the outcomes that have arrived; if there are none, wait for one so many seconds, or until woken."""
 
     def wake(self) -> None:
         """Make a `wait` return now. Safe in a signal handler."""
 
     def stop(self, grace: float, spare: Container[str] = ()) -> None:
-        """End what runs but the steps to be spared: ask, then after `grace` seconds insist.
+        """Stop all attempts but those of the steps to be spared: ask, then after `grace` seconds kill.
 
         Their outcomes arrive through `wait`.
         """
 
     def suspend(self, number: int) -> None:
-        """Send SIGSTOP or SIGCONT to everything that runs. Only with the capability `suspends`."""
+        """Send SIGSTOP or SIGCONT to all attempts. Only with the capability `suspends`."""
 
     def shift_deadlines(self, seconds: float) -> None:
-        """Time during which nothing could run does not count against time limits."""
+        """Prolong all time limits: so long no attempt could run."""
 
     def close(self) -> None:
-        """Release everything. Nothing that was started is alive afterwards."""
+        """Release everything. No process that it started is alive afterwards."""
 
 
 class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of looking at the files of a unit: before it started, or after it ended well."""
+    """Result of a background file check: inputs before a unit starts, artifacts after its success."""
 
     unit: Unit
     purpose: Literal["inputs", "artifacts", "confirm", "clear"]
@@ -494,48 +494,48 @@ class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactWorker(Protocol):
-    """Where the files of steps are looked at, while others run."""
+    """Background worker that checks the files of steps while others run."""
 
     def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
-        """Take the digests of what a unit is going to read."""
+        """Take the digests of the inputs of a unit."""
 
     def seal(self, unit: Unit, declared: Sequence[Artifact], since: datetime | None = None) -> None:
-        """Make what a unit produced since a time durable, take its digests, check and keep it."""
+        """Make the artifacts of a unit durable, take their digests, check and keep them."""
 
     def confirm(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
-        """Look whether what a step had produced still stands, now that others have run; restore it if it can be.
+        """Check the artifacts of a reused step again, now that other steps have run; restore them if possible.
 
-        What is at spared paths is not its own any more.
+        Files at spared paths belong to a later step by now.
         """
 
     def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
-        """Quarantine what stands at the broken paths of a step that is going to run again."""
+        """Quarantine the broken artifacts of a step that is going to run again."""
 
     def finished(self) -> list[FileCheck]:
-        """What has come of it since the last call. The executor is woken when there is something."""
+        """Return the checks finished since the last call. The worker wakes the executor for each."""
 
     def slow(self, now: float) -> list[str]:
-        """A line for each that takes long, now and then."""
+        """Return a line for each check that takes long, now and then."""
 
     def give_up(self) -> None:
-        """Stop looking; what is under way comes back as given up."""
+        """Cancel all checks; those in progress come back as given up."""
 
     def close(self) -> None:
         """Release everything."""
 
 
 class Clock(Protocol):
-    """Time, so that tests can hold it."""
+    """Source of time, which tests can hold."""
 
     def now(self) -> datetime:
-        """Wall-clock time with its zone: for people, never for durations."""
+        """Return wall-clock time with its zone: for people, never for durations."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
 
 
 class Reporter(Protocol):
-    """Shows events to people or programs. Called only once an event is durable."""
+    """Display of events for people or programs. Called only once an event is durable."""
 
     def show(self, seq: int, event: Event, state: RunState) -> None:
         """Show one event; `state` includes it and may include later ones of the same batch."""
