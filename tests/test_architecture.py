@@ -64,6 +64,7 @@ PLAIN = (
     "ports.py",
     "processes.py",
     "registry.py",
+    "stores/",
     "text.py",
     "walker.py",
 )

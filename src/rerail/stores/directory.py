@@ -58,7 +58,7 @@ _owner = msgspec.json.Decoder(Owner)
 
 
 def check_run_id(run_id: str) -> str:
-    """The id, if it is one; BadRunId otherwise."""
+    """Return the id if it is valid. Raises BadRunId."""
     if not RUN_ID.fullmatch(run_id):
         raise BadRunId(run_id, "invalid characters or length")
     if run_id in RESERVED_IDS:
@@ -119,7 +119,7 @@ class DirectoryStore:
         self._prepare()
         if os.path.lexists(path):
             raise FileExistsError(path)
-        # Built under a name nobody lists and owned from birth, so that a run is there whole or not at all.
+        # Built under a name that is never listed and owned from the start, so that a run is there whole or not at all.
         building = os.path.join(self._runs, f"{housekeeping.NEW}{header.run_id}-{os.urandom(4).hex()}")
         durable.new_dir(building)
         lock = None
@@ -142,7 +142,7 @@ class DirectoryStore:
         return DirectoryRunWriter(path, lock, recording, Chain(lines=[], end=None, newest=0, notices=[]))
 
     def _anchor(self, run: str = "") -> None:
-        """Make the way to the runs durable: whoever created it may have died before doing so."""
+        """Make the way to the runs durable: the process that created it may have died before doing so."""
         shared = [self._runs, housekeeping.content_dir(self.root), housekeeping.claims_dir(self.root)]
         inside = [os.path.join(run, name) for name in ("", *housekeeping.PARTS)] if run else []
         housekeeping.refuse_open_door(self.root, *shared, *inside)
@@ -166,7 +166,7 @@ class DirectoryStore:
         path = self._existing(run_id)
         lock = self._locked(run_id, path)
         try:
-            lock.label(_label())  # first of all: whoever is turned away is told by whom
+            lock.label(_label())  # first of all: a process that is refused is told the owner
             housekeeping.refuse_links(path)
             found = self._load(run_id)
             run = DirectoryRunWriter(path, lock, found.recording, found.chain, found.snapshot_seq)
@@ -184,7 +184,7 @@ class DirectoryStore:
         return run
 
     def _locked(self, run_id: str, path: str) -> durable.Lock:
-        """The lock of a run. A child of a dead owner may hold it between fork and exec: that moment is waited for."""
+        """Take the lock of a run. A child of a dead owner may hold it between fork and exec: wait for that moment."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
@@ -229,10 +229,10 @@ class DirectoryStore:
         return segments.find(path, run_id, segments.SearchRange(found.chain.lengths), tags, step)
 
     def _make_durable(self, run_id: str, chain: Chain, *, at_rest: bool = False) -> str:
-        """Force to the disk what a reader is about to show; why that cannot be done, or ''.
+        """Sync the records that a reader is about to show; return why that cannot be done, or ''.
 
         The owner may have written it and not synced it yet, or have died before it could. Shown and then lost in a
-        power cut, a step that somebody knew to be complete would run again. A run that its owner let go of after its
+        power cut, a step that a person knew to be complete would run again. A run that its owner released after its
         last record was synced is durable already, and needs none of this.
         """
         end = chain.end
@@ -250,7 +250,7 @@ class DirectoryStore:
         return ""
 
     def _is_released(self, run_id: str) -> bool:
-        """Whether the last owner let go of a run with everything it wrote on the disk."""
+        """Say whether the last owner released a run with all its records on the disk."""
         try:
             data = durable.read_start(os.path.join(self.path(run_id), "lock"), _LONGEST_LABEL)
         except OSError:
@@ -258,7 +258,7 @@ class DirectoryStore:
         return data.partition(b"\n")[2].strip() == housekeeping.RELEASED
 
     def _beside_an_owner(self, run_id: str, read: Callable[[], _T]) -> _T:
-        """Read while somebody may be writing: what looks wrong may be half-written, and is looked at again."""
+        """Read beside an owner that may be writing: a half-written record looks damaged, and is read again."""
         for _ in range(_LOOKS):
             try:
                 found = read()
@@ -380,7 +380,7 @@ class DirectoryStore:
         return _Found(recording=recording, chain=chain, snapshot_seq=seq, bad_files=tuple(bad))
 
     def _known_from_history(self, path: str) -> tuple[Checkpoint | None, Coverage | None]:
-        """The newest older checkpoint that is whole, where the present one is lost: the journal must reach that far."""
+        """Return the newest whole checkpoint of the history, where the present one is lost: the journal must reach it."""
         with contextlib.suppress(OSError):
             for entry in sorted(os.listdir(os.path.join(path, "history")), reverse=True):
                 with contextlib.suppress(OSError, ValueError):
@@ -455,7 +455,7 @@ class DirectoryStore:
         return self.path(run_id)
 
     def path(self, run_id: str) -> str:
-        """The directory of a run, whether it exists or not; raises BadRunId."""
+        """Return the directory of a run, whether it exists or not. Raises BadRunId."""
         return os.path.join(self._runs, check_run_id(run_id))
 
     def _existing(self, run_id: str) -> str:
@@ -491,7 +491,7 @@ class _Found(msgspec.Struct, kw_only=True):
 
 
 def _is_locked(path: str) -> bool:
-    """Whether somebody holds a lock; raises OSError if that cannot be found out."""
+    """Say whether a process holds a lock. Raises OSError if that cannot be found out."""
     try:
         durable.Lock(path).release()
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What others left, or planted, among the runs."""
+"""Housekeeping of a state directory: names of its parts, left-overs of dead processes, permissions, links."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def results_file(path: str, name: str) -> str:
 
 
 def let_go(lock: durable.Lock, *, synced: bool = True) -> None:
-    """Release a lock, and say so: whoever held it may live on, and do something else."""
+    """Release a lock, and note that in its file: the process that held it may go on with other work."""
     with contextlib.suppress(OSError):
         lock.add_to_label(RELEASED + (b"" if synced else UNSYNCED) + b"\n")
     lock.release()
 
 
 def tidy(root: str, runs: str) -> None:
-    """Remove what others left who died while they created or deleted a run, or replaced the index."""
+    """Remove left-overs of processes that died while they created or deleted a run, or replaced the index."""
     for entry in os.listdir(runs):
         if entry.startswith((NEW, GONE)):
             _remove_abandoned(os.path.join(runs, entry))
@@ -50,7 +50,7 @@ def tidy(root: str, runs: str) -> None:
 
 
 def _remove_abandoned(path: str) -> None:
-    """Remove what a process left that died while it created or deleted a run."""
+    """Remove the left-over of a process that died while it created or deleted a run."""
     with contextlib.suppress(OSError):
         new = os.path.basename(path).startswith(NEW)
         if new and time.time() - os.stat(path).st_mtime < STALE_SECONDS:
@@ -63,7 +63,7 @@ def _remove_abandoned(path: str) -> None:
 
 
 def refuse_links(path: str) -> None:
-    """Nothing is written through a link that somebody put where a directory of ours should be."""
+    """Raise StateDamaged for a link where a part of the run directory should be: state is never written through one."""
     for name in PARTS:
         place = os.path.join(path, name)
         if os.path.islink(place):
@@ -71,10 +71,10 @@ def refuse_links(path: str) -> None:
 
 
 def refuse_open_door(root: str, *below: str) -> None:
-    """A directory that everybody may write to is one in which everybody decides what is run.
+    """Raise PermissionError for a directory that every user may write to: every user would decide which commands run.
 
-    `below` are further ones that count, where they are there. Unless all files look like that: some file systems know no
-    permissions and show every one.
+    `below` are further directories that count, where they exist. Unless all files look like that: some file systems
+    know no permissions and show every one.
     """
     for place in (root, *below):
         with contextlib.suppress(FileNotFoundError):
@@ -92,7 +92,7 @@ def _knows_permissions(root: str) -> bool:
 
 
 def tree_bytes(path: str) -> int:
-    """Count what a directory takes on the disk, as far as it can be read."""
+    """Count the bytes of a directory on the disk, as far as it can be read."""
     total = 0
     for directory, _, names in os.walk(path):
         for name in names:

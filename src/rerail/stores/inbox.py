@@ -1,4 +1,4 @@
-"""What people say to a run while another process drives it: letters in its directory, which that process takes up."""
+"""The inbox of a run directory: messages from people to the process that owns the run, a file each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_BYTES = 100_000
 
 
 def put(run_dir: str, said: ApprovalGiven) -> None:
-    """Leave a letter; durable on return."""
+    """Leave a message; durable on return."""
     place = os.path.join(run_dir, INBOX)
     refuse_links(run_dir)
     try:
@@ -30,14 +30,13 @@ def put(run_dir: str, said: ApprovalGiven) -> None:
 
 
 class DirectoryInbox:
-    """The letters to one run, for the process that drives it."""
+    """Messages to one run as files, for the process that owns it."""
 
     def __init__(self, run_dir: str) -> None:
         self._place = os.path.join(run_dir, INBOX)
         self._taken: list[str] = []
 
     def take(self) -> list[ApprovalGiven]:
-        """Letters that have arrived since the last time. They stay until what they say is durable."""
         try:
             names = os.listdir(self._place)
         except OSError:
@@ -47,7 +46,6 @@ class DirectoryInbox:
         return sorted((said for path in new for said in self._read(path)), key=lambda said: (said.seen, said.at))
 
     def clear(self) -> None:
-        """Remove the letters that were taken: what they say is durable."""
         if not self._taken:
             return
         for path in self._taken:
@@ -65,4 +63,4 @@ class DirectoryInbox:
         try:
             return [msgspec.json.decode(data, type=ApprovalGiven)]
         except msgspec.DecodeError:
-            return []  # nobody's letter: they appear whole, or not at all
+            return []  # not a message of ours: those appear whole, or not at all

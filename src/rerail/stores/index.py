@@ -1,7 +1,7 @@
 """index.jsonl: the rows of runs that have come to rest, so that a list of thousands need not open each.
 
 A cache, never trusted over the runs: a row counts only while the newest segment of its run is the very file it was made
-from, untouched since. Written by whoever owned the run, when letting go of it; readers write nothing and read the run
+from, untouched since. Written by the owner of a run when it releases it; readers write nothing and read the run
 itself where there is no row. Appended, the last row of a run wins; what is not a whole row is passed over.
 """
 

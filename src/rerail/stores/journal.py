@@ -96,7 +96,7 @@ class JournalFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedLines(msgspec.Struct, kw_only=True):
-    """Verified raw lines of a segment, where they end, and what was wrong there if anything was."""
+    """Verified raw lines of a segment, their end, and the fault there if there is one."""
 
     lines: list[tuple[int, bytes]]  # seq, raw line
     end: Position
@@ -104,7 +104,7 @@ class VerifiedLines(msgspec.Struct, kw_only=True):
 
 
 def written(data: bytes, start: int = 0) -> int:
-    """Where what was written ends: space written in advance is newlines. Makes no copy, which may be one of gigabytes."""
+    """Return the end of the records: space written in advance is newlines. Makes no copy: it may be gigabytes."""
     end = len(data)
     while end > start:
         block = data[max(end - _BLOCK, start) : end]
@@ -134,7 +134,7 @@ def verify(data: bytes, start: Position) -> VerifiedLines:
 
 
 def _fault(line: bytes, here: Position) -> str:
-    """What is wrong with a line that should follow `here`; '' if nothing."""
+    """Return the fault of a line that should follow `here`; '' if it has none."""
     if not line.startswith(_PREFIX) or line[_BODY - 1 : _BODY] != b'"':
         return "not a journal record"
     stored = line[len(_PREFIX) : _BODY - 1]
@@ -208,7 +208,7 @@ def wanted(tags: Collection[str], step: str) -> re.Pattern[bytes]:
 
 
 def matching(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], start: int = 0) -> Iterator[bytes]:
-    """The lines whose records a pattern of `wanted` finds; the same words inside what a step handed out do not count."""
+    """Yield the lines whose records a pattern of `wanted` finds; the same words inside outputs of a step do not count."""
     for match in pattern.finditer(data, start):
         at = match.start()
         begin = data.rfind(b"\n", max(at - _LONGEST_ENVELOPE, 0), at) + 1

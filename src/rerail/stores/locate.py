@@ -33,15 +33,15 @@ def locate(url: str | None, cwd: str, pipeline_path: str | None = None) -> Store
 def reject_foreign(path: str) -> None:
     """Raise UsageError for a store that was found, not named, and belongs to another user.
 
-    A run in it has its commands with it: whoever can put a `.rerail` above the directory we are in, such as into /tmp,
-    would have us resume what they wrote.
+    A run in it has its commands with it: a user who can put a `.rerail` above the current directory, such as into
+    /tmp, would have us resume commands of theirs.
     """
     if not hasattr(os, "geteuid"):  # no users that a file belongs to
         return
     try:
         owner = os.stat(path).st_uid
     except OSError:
-        return  # there is none, or whoever opens it says why not
+        return  # there is none, or opening it says why not
     trusted = {os.geteuid()}
     if 0 in trusted and os.environ.get("SUDO_UID", "").isdigit():
         trusted.add(int(os.environ["SUDO_UID"]))

@@ -111,7 +111,7 @@ class MemoryContentStore:
 
 
 class _Scratch:
-    """A directory for what has to be a file while this process lives; made when it is asked for, gone with the store."""
+    """A directory for logs and unfinished copies, which have to be files; made on demand, gone with the store."""
 
     @cached_property
     def path(self) -> str:

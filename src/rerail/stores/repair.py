@@ -121,12 +121,12 @@ def _next_number(path: str, run_id: str) -> int:
 
 
 def _places(path: str) -> list[str]:
-    """Where something of the run may be proved: its directory, and what earlier repairs put aside, newest first."""
+    """List the places with provable state: the run directory, and the evidence of earlier repairs, newest first."""
     return [path, *(place for _, place in reversed(segments.evidence(path)))]
 
 
 def _suspects(path: str, state: RunState) -> tuple[str, ...]:
-    """Steps that records speak of which are given up: what happened to them cannot be proved any more."""
+    """Find steps of records that are given up: their states cannot be proved any more."""
     found: dict[str, None] = {}
     for number in segments.numbers(path):
         data = durable.read_file(os.path.join(path, segments.file_name(number)))

@@ -1,7 +1,7 @@
-"""A journal is a chain of segments, one per life of the run (or per file that could not be written any more).
+"""A journal is a chain of segments, one per invocation of the run (or per file that could not be written any more).
 
 Every segment opens with a line that says where the one before it ends. Bytes after that place do not count: they
-are what a writer added that nobody acknowledged, or that lost its run. A segment whose opening was never synced
+are what a writer added that was never acknowledged, or that lost its run. A segment whose opening was never synced
 is void. Reading changes nothing.
 """
 
@@ -63,7 +63,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chain(msgspec.Struct, kw_only=True):
-    """A verified journal. `lines` are the raw records after what the snapshot covers."""
+    """A verified journal. `lines` are the raw records after those that the snapshot covers."""
 
     lines: list[tuple[int, bytes]]
     end: SegmentEnd | None
@@ -73,7 +73,7 @@ class Chain(msgspec.Struct, kw_only=True):
     covered: bool = False  # the snapshot agrees with the journal: start from it
     digests: dict[int, str] = {}
     ignored: int = 0  # bytes after the end of the last segment
-    uneven: str = ""  # said if the life that wrote the last segment ended without a word: its file was cut
+    uneven: str = ""  # said if the invocation that wrote the last segment crashed: its file was truncated
     header: RunHeader | None = None
     lengths: dict[int, int] = {}  # segment number: counted bytes, oldest first
 
@@ -132,7 +132,7 @@ def load(directory: str, run_id: str, covered: Coverage | None) -> Chain:
 
 
 def bear_witness(directory: str, number: int) -> None:
-    """Leave word that a segment is durable, now that it is: whoever does not find it later knows that it was lost.
+    """Note that a segment is durable, now that it is: a reader that does not find it later knows that it was lost.
 
     Not synced: it reaches the disk with the next checkpoint at the latest, and never before what it speaks of.
     """
@@ -149,7 +149,7 @@ def witness(directory: str) -> int:
 
 
 def _why_begun(directory: str) -> str:
-    """What shows that a run has begun of which no record can be read; '' if nothing does."""
+    """Return the sign that a run without a readable record has begun; '' if there is none."""
     try:
         entries = os.listdir(directory)
         logs = os.listdir(os.path.join(directory, "logs")) if "logs" in entries else []
@@ -164,7 +164,7 @@ def _why_begun(directory: str) -> str:
 
 
 def evidence(directory: str) -> list[tuple[int, str]]:
-    """What repairs have put aside, oldest first: the number of the segment that each went on in, and the directory."""
+    """List the evidence of repairs, oldest first: the number of the segment that each went on in, and the directory."""
     with contextlib.suppress(OSError):
         found = [(int(match[1]), entry) for entry in os.listdir(directory) if (match := _EVIDENCE.fullmatch(entry))]
         return [(number, os.path.join(directory, entry)) for number, entry in sorted(found)]
@@ -411,7 +411,7 @@ def _damaged(run_id: str, where: str, offset: int, why: str) -> JournalDamaged:
 
 
 class SearchRange(msgspec.Struct, frozen=True):
-    """The bytes to be searched: so many of each segment, which somebody has proved, from a position on."""
+    """The bytes to be searched: so many of each segment, which are proved, from a position on."""
 
     lengths: Mapping[int, int]
     since: tuple[int, int] = (0, 0)

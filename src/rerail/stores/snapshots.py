@@ -1,4 +1,4 @@
-r"""checkpoint.json: its bytes, its hash, and what it says it covers.
+r"""checkpoint.json: its bytes, its hash, and the part of the journal it covers.
 
 The file is indented JSON for people. Its last member is `integrity_hash`, the SHA-256 of the file with that member
 taken out: everything up to the comma before it, then `\n}`. The hash is over the bytes as they stand, so nothing
@@ -39,7 +39,7 @@ def encode(checkpoint: Checkpoint, covered: Coverage) -> bytes:
 
 
 def decode(data: bytes) -> tuple[Checkpoint, Coverage]:
-    """What checkpoint.json says; ValueError with the reason if it cannot be trusted."""
+    """Decode checkpoint.json. Raises ValueError with the reason if it cannot be trusted."""
     match = _HASH.search(data, max(len(data) - 200, 0))
     if match is None or match.end() != len(data):
         raise ValueError("it is empty" if not data.strip() else "it does not end with its integrity hash")

@@ -98,9 +98,9 @@ class DirectoryRunWriter:
         return DirectoryInbox(self.path)
 
     def settle_past(self, bad_files: Sequence[str]) -> None:
-        """Make sure that what was read is on the disk before anything is built on it.
+        """Sync the records that were read before anything is built on them.
 
-        Bad files are put aside once something is: whoever is turned away before has changed nothing.
+        Bad files are put aside with the first write: an owner that fails before has changed nothing.
         """
         self._bad_files = tuple(bad_files)
         if self._acked is not None:
@@ -142,7 +142,7 @@ class DirectoryRunWriter:
             self._move(error)
 
     def _check_place(self) -> None:
-        """What was taken from under us cannot be written to, though the system would let us."""
+        """Raise StateUnwritable if the journal or the lock file is gone: the system would let us write on."""
         gone = self._file is not None and self._file.is_gone()
         if gone or self._lock.is_gone():
             what = "journal" if gone else "lock file"
