@@ -65,7 +65,7 @@ class _Child(msgspec.Struct, kw_only=True):
 def open_executor(setup: ExecutorSetup) -> LocalExecutor:
     """Make the executor of an invocation."""
     return LocalExecutor(
-        setup.open_log, inline=not setup.concurrent, environ=setup.environ, mask=setup.mask, life=setup.tag
+        setup.open_log, inline=not setup.concurrent, environ=setup.environ, mask=setup.mask, invocation=setup.tag
     )
 
 
