@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.artifacts.test_artifacts import as_somebody
+from tests.artifacts.test_seal import as_somebody
 from tests.conftest import Project
 
 pytestmark = pytest.mark.privileges

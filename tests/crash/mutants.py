@@ -165,7 +165,7 @@ MUTANTS = (
         old="            if fd >= 0:\n                os.close(fd)\n        self._fd = self._former_fd = -1\n",
         new='            if fd >= 0:\n                os.unlink(os.readlink(f"/proc/self/fd/{fd}"))\n'
         "                os.close(fd)\n        self._fd = self._former_fd = -1\n",
-        tests=("tests/stores/test_stores.py",),
+        tests=("tests/stores/test_directory.py",),
     ),
     Mutant(
         name="lock-inherited-by-steps",
@@ -180,14 +180,14 @@ MUTANTS = (
         file=DURABLE,
         old="        lock.release()\n\n\nos.register_at_fork",
         new="        pass\n\n\nos.register_at_fork",
-        tests=("tests/stores/test_stores.py",),
+        tests=("tests/stores/test_directory.py",),
     ),
     Mutant(
         name="links-followed",
         file=DURABLE,
         old="_NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC\n",
         new="_NOFOLLOW = os.O_CLOEXEC\n",
-        tests=("tests/stores/test_stores.py",),
+        tests=("tests/stores/test_directory.py",),
     ),
     Mutant(
         name="deleted-in-place",
@@ -209,21 +209,21 @@ MUTANTS = (
         file="core/state.py",
         old="    comparable = bool(event.outputs or event.artifacts)\n",
         new="    comparable = True\n",
-        tests=("tests/engine/test_runs.py::test_a_step_that_hands_out_nothing_is_never_the_same",),
+        tests=("tests/engine/test_runner.py::test_a_step_that_hands_out_nothing_is_never_the_same",),
     ),
     Mutant(
         name="cutoff-on-anything",
         file="core/state.py",
         old="    if event.outputs != unit.outputs or len(event.artifacts) != len(unit.artifacts):\n        return False\n",
         new="    return True\n",
-        tests=("tests/engine/test_runs.py::test_an_edited_pipeline_reruns_what_changed_and_what_depends_on_it",),
+        tests=("tests/engine/test_runner.py::test_an_edited_pipeline_reruns_what_changed_and_what_depends_on_it",),
     ),
     Mutant(
         name="orphans-live-on",
         file="executors/watchdog.py",
         old="                processes.kill_tagged(self._mark, self._table.known, pauses=_AGAIN)\n",
         new="                pass\n",
-        tests=("tests/engine/test_processes.py::test_no_process_outlives_rerail",),
+        tests=("tests/e2e/test_processes.py::test_no_process_outlives_rerail",),
     ),
     Mutant(
         name="disk-full-blamed-on-the-step",
@@ -273,14 +273,14 @@ MUTANTS = (
         file="engine/admission.py",
         old="                if left > 0:\n                    if not throttle",
         new="                if left > 1e9:\n                    if not throttle",
-        tests=("tests/engine/test_waiting.py::test_a_clock_that_was_set_back_makes_no_wait_longer",),
+        tests=("tests/e2e/test_rate_limits.py::test_a_clock_that_was_set_back_makes_no_wait_longer",),
     ),
     Mutant(
         name="an-old-letter-overrules-a-newer-answer",
         file="engine/approvals.py",
         old="            if _is_newer(approval, record) and record.status",
         new="            if record.status",
-        tests=("tests/engine/test_waiting.py::test_the_last_word_counts_however_it_arrived",),
+        tests=("tests/e2e/test_rate_limits.py::test_the_last_word_counts_however_it_arrived",),
     ),
     Mutant(
         name="accounts-go-although-nothing-was-recorded",
@@ -351,7 +351,7 @@ MUTANTS = (
         file="engine/recorder.py",
         old="        masked = mask.struct(event)\n",
         new="        masked = event\n",
-        tests=("tests/engine/test_planted_secrets.py::test_sealing_refuses_a_name_that_holds_a_secret",),
+        tests=("tests/e2e/test_secret_leaks.py::test_sealing_refuses_a_name_that_holds_a_secret",),
         also=(("engine/completion.py", "self._spec.mask.struct(outcome)", "outcome"),),
     ),
     Mutant(
@@ -359,7 +359,7 @@ MUTANTS = (
         file="artifacts/seal.py",
         old="        _refuse_secret_names(artifact, found, means.mask)\n",
         new="",
-        tests=("tests/engine/test_planted_secrets.py::test_sealing_refuses_a_name_that_holds_a_secret",),
+        tests=("tests/e2e/test_secret_leaks.py::test_sealing_refuses_a_name_that_holds_a_secret",),
     ),
     Mutant(
         name="a-letter-is-gone-once-it-is-read",
@@ -394,7 +394,7 @@ MUTANTS = (
         file="walker.py",
         old="                if entry.is_dir(follow_symlinks=False):\n",
         new="                if entry.is_dir():\n",
-        tests=("tests/items/test_patterns.py::test_links_around_and_out_of_a_tree_are_not_followed",),
+        tests=("tests/test_walker.py::test_links_around_and_out_of_a_tree_are_not_followed",),
     ),
     Mutant(
         name="the-third-signal-waits-for-the-interpreter",
@@ -429,7 +429,7 @@ MUTANTS = (
         file="executors/local.py",
         old="                child.signals = [(now + KILL_GRACE, signal.SIGKILL), (now, signal.SIGTERM)]\n",
         new="                child.signals = [(now, signal.SIGTERM)]\n",
-        tests=("tests/executors/test_executors.py::TestLocalExecutor::test_a_time_limit_ends_the_whole_tree",),
+        tests=("tests/executors/test_local.py::TestLocalExecutor::test_a_time_limit_ends_the_whole_tree",),
     ),
     Mutant(
         name="copies-are-collected-beside-a-live-run",

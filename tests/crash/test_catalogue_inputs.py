@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.artifacts.test_artifacts import as_somebody
+from tests.artifacts.test_seal import as_somebody
 from tests.conftest import Project, eventually
 from tests.wrong_clock import SetClock
 

@@ -25,8 +25,8 @@ from rerail.core.events import StepCompleted, StepFailed, StepInterrupted
 from rerail.core.run_state import UnitState
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
-from tests.engine.test_processes import census
-from tests.engine.test_runs import note, pipeline, step
+from tests.e2e.test_processes import census
+from tests.engine.test_runner import note, pipeline, step
 
 STRACE = shutil.which("strace")
 needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes the kernel's answers")

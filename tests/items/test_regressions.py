@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Project
-from tests.items.test_maps import keys, ledger, results
+from tests.engine.controllers.test_map import keys, ledger, results
 
 
 def resumed_without(project: Project, *lost: str) -> list[str]:
