@@ -10,33 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.artifacts.test_seal import as_somebody
+from tests.artifacts.pipelines import producer
 from tests.conftest import Project
+from tests.pipelines import as_somebody, pipeline
 
 pytestmark = pytest.mark.privileges
-
-NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
-
-
-def step(name: str, script: str, *more: str) -> str:
-    lines = "".join(f"    {line}\n" for line in more)
-    return f"  - id: {name}\n    run: |\n      {NOTE}\n      {script}\n{lines}"
-
-
-def pipeline(*steps: str, top: str = "") -> str:
-    return f"{top}steps:\n" + "".join(steps)
 
 
 @pytest.mark.parametrize("text", ["!!bool foo", "!!int ''", "!!timestamp foo", "!!python/object:os.system x"])
 def test_whatever_a_parser_raises_fails_the_step_and_hangs_nobody(project: Project, text: str) -> None:
-    project.pipeline(pipeline(step("a", f'echo "{text}" > a.yaml', "artifacts: [{path: a.yaml, format: yaml}]")))
+    project.pipeline(pipeline(producer("a", f'echo "{text}" > a.yaml', "artifacts: [{path: a.yaml, format: yaml}]")))
 
     assert "artifact a.yaml is not valid yaml" in project.rerail("run", "pipeline.yaml", check=1).stderr
 
 
 def test_links_that_go_in_circles_are_not_followed(project: Project) -> None:
     script = "mkdir -p out/sub; echo x > out/sub/a.txt; ln -sfn . out/l1; ln -sfn . out/l2; ln -sfn .. out/sub/up"
-    project.pipeline(pipeline(step("a", script, 'artifacts: ["out/**/*.txt"]')))
+    project.pipeline(pipeline(producer("a", script, 'artifacts: ["out/**/*.txt"]')))
 
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
 
@@ -44,7 +34,7 @@ def test_links_that_go_in_circles_are_not_followed(project: Project) -> None:
 
 
 def test_an_edit_is_kept_under_from_too(project: Project) -> None:
-    project.pipeline(pipeline(step("a", "echo x > a.txt", "artifacts: [a.txt]")))
+    project.pipeline(pipeline(producer("a", "echo x > a.txt", "artifacts: [a.txt]")))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     (project.root / "a.txt").write_text("my precious edit\n")
 
@@ -58,7 +48,7 @@ def test_an_edit_is_kept_under_from_too(project: Project) -> None:
 @pytest.mark.parametrize("keep", ["true", "false"])
 def test_a_file_in_the_place_of_a_directory_is_moved_aside(project: Project, path: str, keep: str) -> None:
     script = "rm -rf d; mkdir -p d; echo x > d/x"
-    project.pipeline(pipeline(step("a", script, f"artifacts: [{{path: {path}, keep: {keep}}}]")))
+    project.pipeline(pipeline(producer("a", script, f"artifacts: [{{path: {path}, keep: {keep}}}]")))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     (project.root / "d" / "x").unlink()
     (project.root / "d").rmdir()
@@ -74,9 +64,9 @@ def test_a_file_in_the_place_of_a_directory_is_moved_aside(project: Project, pat
 def test_what_a_rerun_step_wipes_is_noticed_before_its_owner_is_kept(project: Project, keep: str) -> None:
     project.pipeline(
         pipeline(
-            step("a", "rm -rf out; mkdir out; echo x > out/a.txt", "artifacts: [{path: out/a.txt, keep: false}]"),
-            step("b", "echo y > out/b.txt", f"artifacts: [{{path: out/b.txt, keep: {keep}}}]"),
-            step("c", "cat out/b.txt; test -e ok"),
+            producer("a", "rm -rf out; mkdir out; echo x > out/a.txt", "artifacts: [{path: out/a.txt, keep: false}]"),
+            producer("b", "echo y > out/b.txt", f"artifacts: [{{path: out/b.txt, keep: {keep}}}]"),
+            producer("c", "cat out/b.txt; test -e ok"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -92,9 +82,9 @@ def test_what_a_rerun_step_wipes_is_noticed_before_its_owner_is_kept(project: Pr
 
 def test_a_fork_does_not_make_stale_steps_fresh(project: Project) -> None:
     text = pipeline(
-        step("a", "echo one > a.txt", "artifacts: [a.txt]"),
-        step("b", "cat a.txt > b.txt", "artifacts: [b.txt]"),
-        step("c", "cat b.txt"),
+        producer("a", "echo one > a.txt", "artifacts: [a.txt]"),
+        producer("b", "cat a.txt > b.txt", "artifacts: [b.txt]"),
+        producer("c", "cat b.txt"),
     )
     project.pipeline(text)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -111,9 +101,9 @@ def test_a_fork_does_not_make_stale_steps_fresh(project: Project) -> None:
 def test_a_fork_shares_steps_declared_before_what_they_need(project: Project) -> None:
     project.pipeline(
         pipeline(
-            step("z", "cat y.txt > z.txt", "needs: [y]", "artifacts: [z.txt]"),
-            step("y", "echo Y > y.txt", "needs: []", "artifacts: [y.txt]"),
-            step("last", "cat z.txt", "needs: [z]"),
+            producer("z", "cat y.txt > z.txt", "needs: [y]", "artifacts: [z.txt]"),
+            producer("y", "echo Y > y.txt", "needs: []", "artifacts: [y.txt]"),
+            producer("last", "cat z.txt", "needs: [z]"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -126,8 +116,8 @@ def test_a_fork_shares_steps_declared_before_what_they_need(project: Project) ->
 
 def test_what_was_skipped_in_between_came_out_different(project: Project) -> None:
     text = pipeline(
-        step("a", "echo one > a.txt", "when: 1 == 1", "artifacts: [a.txt]"),
-        step("b", "echo saw ${{ steps.a.status }} > b.txt", "artifacts: [b.txt]"),
+        producer("a", "echo one > a.txt", "when: 1 == 1", "artifacts: [a.txt]"),
+        producer("b", "echo saw ${{ steps.a.status }} > b.txt", "artifacts: [b.txt]"),
     )
     project.pipeline(text)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -143,9 +133,9 @@ def test_what_was_skipped_in_between_came_out_different(project: Project) -> Non
 def test_a_temporary_artifact_comes_back_for_whoever_may_read_it(project: Project) -> None:
     project.pipeline(
         pipeline(
-            step("a", "mkdir -p tmp; echo x > tmp/x", "artifacts: [{path: ./tmp/x, temporary: true}]"),
-            step("m", "true"),
-            step("b", "(cat tmp/x; echo b) > b.txt", "artifacts: [{path: b.txt, keep: false}]"),
+            producer("a", "mkdir -p tmp; echo x > tmp/x", "artifacts: [{path: ./tmp/x, temporary: true}]"),
+            producer("m", "true"),
+            producer("b", "(cat tmp/x; echo b) > b.txt", "artifacts: [{path: b.txt, keep: false}]"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -160,8 +150,8 @@ def test_a_temporary_artifact_comes_back_for_whoever_may_read_it(project: Projec
 def test_a_temporary_directory_is_not_missed_once_its_reader_is_done(project: Project) -> None:
     project.pipeline(
         pipeline(
-            step("a", "mkdir -p tmp; echo xx > tmp/x", "artifacts: [{path: tmp, temporary: true, keep: false}]"),
-            step("b", "cat tmp/x > b.txt", "inputs: [tmp]", "artifacts: [b.txt]"),
+            producer("a", "mkdir -p tmp; echo xx > tmp/x", "artifacts: [{path: tmp, temporary: true, keep: false}]"),
+            producer("b", "cat tmp/x > b.txt", "inputs: [tmp]", "artifacts: [b.txt]"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -172,7 +162,7 @@ def test_a_temporary_directory_is_not_missed_once_its_reader_is_done(project: Pr
 
 
 def test_an_edited_list_of_artifacts_does_not_mix_their_checks_up(project: Project) -> None:
-    text = pipeline(step("a", "echo x > a.txt; echo {} > b.json", "artifacts: [a.txt, {path: b.json, format: json}]"))
+    text = pipeline(producer("a", "echo x > a.txt; echo {} > b.json", "artifacts: [a.txt, {path: b.json, format: json}]"))
     project.pipeline(text)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     project.pipeline(text.replace("[a.txt, ", "["))
@@ -181,7 +171,7 @@ def test_an_edited_list_of_artifacts_does_not_mix_their_checks_up(project: Proje
 
 
 def test_what_was_private_is_private_again(project: Project) -> None:
-    project.pipeline(pipeline(step("a", "umask 077; mkdir -p d/e; echo x > d/e/k", "artifacts: [d]")))
+    project.pipeline(pipeline(producer("a", "umask 077; mkdir -p d/e; echo x > d/e/k", "artifacts: [d]")))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     (project.root / "d" / "e" / "k").unlink()
     (project.root / "d" / "e").rmdir()
@@ -195,7 +185,7 @@ def test_what_was_private_is_private_again(project: Project) -> None:
 
 def test_who_may_read_it_is_not_what_it_is(project: Project) -> None:
     project.pipeline(
-        pipeline(step("a", "mkdir -p d; echo x > d/k", "artifacts: [d]"), step("b", "test -e ok", "inputs: [d]"))
+        pipeline(producer("a", "mkdir -p d; echo x > d/k", "artifacts: [d]"), producer("b", "test -e ok", "inputs: [d]"))
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     (project.root / "ok").touch()
@@ -205,13 +195,13 @@ def test_who_may_read_it_is_not_what_it_is(project: Project) -> None:
 
 
 def test_a_store_inside_the_project_is_nobodys_artifact(project: Project) -> None:
-    project.pipeline(pipeline(step("a", "echo {} > a.json", 'artifacts: ["**/*.json"]')))
+    project.pipeline(pipeline(producer("a", "echo {} > a.json", 'artifacts: ["**/*.json"]')))
 
     project.rerail("run", "pipeline.yaml", "--store", "state", check=0)
 
 
 def test_a_directory_that_became_a_link_to_itself(project: Project) -> None:
-    project.pipeline(pipeline(step("a", "mkdir -p out; echo x > out/a.txt", "artifacts: [out/a.txt]")))
+    project.pipeline(pipeline(producer("a", "mkdir -p out; echo x > out/a.txt", "artifacts: [out/a.txt]")))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     (project.root / "out" / "a.txt").unlink()
     (project.root / "out").rmdir()
@@ -224,7 +214,7 @@ def test_a_directory_that_became_a_link_to_itself(project: Project) -> None:
 
 @pytest.mark.scenario("M1")
 def test_a_run_whose_project_was_moved(project: Project, tmp_path: Path) -> None:
-    project.pipeline(pipeline(step("a", "echo x > a.txt", "artifacts: [a.txt]"), step("b", "test -e ok")))
+    project.pipeline(pipeline(producer("a", "echo x > a.txt", "artifacts: [a.txt]"), producer("b", "test -e ok")))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     os.rename(project.root, tmp_path / "elsewhere")
     project.root = tmp_path / "elsewhere"
@@ -239,10 +229,10 @@ def test_a_run_whose_project_was_moved(project: Project, tmp_path: Path) -> None
 def test_an_input_that_is_written_over_later_was_still_what_was_read(project: Project) -> None:
     project.pipeline(
         pipeline(
-            step("write", "echo one > x.txt", "artifacts: [x.txt]"),
-            step("read", "cat x.txt > read.txt", "inputs: [x.txt]", "artifacts: [read.txt]"),
-            step("append", "echo two >> x.txt", "inputs: [x.txt]", "artifacts: [x.txt]"),
-            step("last", "test -e ok"),
+            producer("write", "echo one > x.txt", "artifacts: [x.txt]"),
+            producer("read", "cat x.txt > read.txt", "inputs: [x.txt]", "artifacts: [read.txt]"),
+            producer("append", "echo two >> x.txt", "inputs: [x.txt]", "artifacts: [x.txt]"),
+            producer("last", "test -e ok"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -261,7 +251,7 @@ def test_an_input_that_is_written_over_later_was_still_what_was_read(project: Pr
 
 def test_a_copy_that_cannot_be_written_fails_nobody(project: Project) -> None:
     (project.root / "big.bin").write_bytes(os.urandom(3_000_000))
-    project.pipeline(pipeline(step("a", "mv big.bin out.bin", "artifacts: [out.bin]")))
+    project.pipeline(pipeline(producer("a", "mv big.bin out.bin", "artifacts: [out.bin]")))
 
     def no_large_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
@@ -281,7 +271,10 @@ def rot(project: Project) -> None:
 
 def test_copies_that_rotted_are_replaced_and_intact_files_are_not_paid_for_again(project: Project) -> None:
     project.pipeline(
-        pipeline(step("a", "mkdir -p d; echo x > d/x; echo y > f.txt", "artifacts: [d, f.txt]"), step("b", "test -e ok"))
+        pipeline(
+            producer("a", "mkdir -p d; echo x > d/x; echo y > f.txt", "artifacts: [d, f.txt]"),
+            producer("b", "test -e ok"),
+        )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     (project.root / "ok").touch()
@@ -298,7 +291,9 @@ def test_copies_that_rotted_are_replaced_and_intact_files_are_not_paid_for_again
 def test_without_its_list_a_changed_directory_is_moved_aside_and_made_again(project: Project, tmp_path: Path) -> None:
     (tmp_path / "target").write_text("not ours\n")
     project.pipeline(
-        pipeline(step("a", "mkdir -p d; echo x > d/x; echo y > d/y", "artifacts: ['d/*']"), step("b", "test -e ok"))
+        pipeline(
+            producer("a", "mkdir -p d; echo x > d/x; echo y > d/y", "artifacts: ['d/*']"), producer("b", "test -e ok")
+        )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     (project.root / "ok").touch()
@@ -315,7 +310,7 @@ def test_without_its_list_a_changed_directory_is_moved_aside_and_made_again(proj
 
 def test_what_must_not_be_repeated_is_not_repeated_for_a_lost_artifact(project: Project) -> None:
     project.pipeline(
-        pipeline(step("ship", "echo x > receipt", "artifacts: [{path: receipt, keep: false}]", "idempotent: false"))
+        pipeline(producer("ship", "echo x > receipt", "artifacts: [{path: receipt, keep: false}]", "idempotent: false"))
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     (project.root / "receipt").unlink()
@@ -332,11 +327,11 @@ def test_what_must_not_be_repeated_is_not_repeated_for_a_lost_artifact(project: 
 def test_an_edit_has_it_run_again_whatever_is_lost(project: Project) -> None:
     """It would run again with its artifact, too: what is lost makes no difference."""
     extra = ("artifacts: [{path: receipt, keep: false}]", "idempotent: false")
-    project.pipeline(pipeline(step("ship", "echo x > receipt", *extra)))
+    project.pipeline(pipeline(producer("ship", "echo x > receipt", *extra)))
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     (project.root / "receipt").unlink()
     project.rerail("resume", "r", check=5)
-    project.pipeline(pipeline(step("ship", "echo y > receipt", *extra)))
+    project.pipeline(pipeline(producer("ship", "echo y > receipt", *extra)))
 
     project.rerail("resume", "r", check=0)
 
@@ -351,7 +346,7 @@ def test_check_finds_what_run_would_refuse(project: Project) -> None:
         "[{path: x.json, schema: none.json}]",
         "[{path: x.json, schema: pipeline.yaml}]",
     ):
-        project.pipeline(pipeline(step("a", "true", f"artifacts: {wrong}")))
+        project.pipeline(pipeline(producer("a", "true", f"artifacts: {wrong}")))
         checked = project.rerail("check", "pipeline.yaml", check=2).stderr
         assert checked.splitlines()[0] == project.rerail("run", "pipeline.yaml", check=2).stderr.splitlines()[0]
         assert "pipeline.yaml:2: step `a`" in checked
@@ -361,10 +356,10 @@ def test_check_finds_what_run_would_refuse(project: Project) -> None:
 def test_a_fork_of_parallel_writers_keeps_the_owner(project: Project) -> None:
     project.pipeline(
         pipeline(
-            step("a", "while ! test -e sealed; do sleep 0.01; done; echo from-a > x", "needs: []", "artifacts: [x]"),
-            step("b", "echo from-b-b > x", "needs: []", "artifacts: [x]"),
-            step("after-b", "touch sealed", "needs: [b]"),
-            step("c", "cat x > c.txt", "needs: [a, after-b]", "artifacts: [c.txt]"),
+            producer("a", "while ! test -e sealed; do sleep 0.01; done; echo from-a > x", "needs: []", "artifacts: [x]"),
+            producer("b", "echo from-b-b > x", "needs: []", "artifacts: [x]"),
+            producer("after-b", "touch sealed", "needs: [b]"),
+            producer("c", "cat x > c.txt", "needs: [a, after-b]", "artifacts: [c.txt]"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "3", check=0)
@@ -379,10 +374,10 @@ def test_a_fork_of_parallel_writers_keeps_the_owner(project: Project) -> None:
 def test_a_fork_shares_allowed_failures_and_skipped_steps(project: Project) -> None:
     project.pipeline(
         pipeline(
-            step("a", "exit 3", "allow_failure: true", "idempotent: false"),
-            step("s", "true", "when: 'false'"),
-            step("b", "echo b > b.txt", "artifacts: [b.txt]"),
-            step("c", "true"),
+            producer("a", "exit 3", "allow_failure: true", "idempotent: false"),
+            producer("s", "true", "when: 'false'"),
+            producer("b", "echo b > b.txt", "artifacts: [b.txt]"),
+            producer("c", "true"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -396,8 +391,8 @@ def test_a_fork_shares_allowed_failures_and_skipped_steps(project: Project) -> N
 def test_a_fork_that_is_cut_off_still_shares(project: Project) -> None:
     project.pipeline(
         pipeline(
-            step("pay", "echo receipt > r.txt", "idempotent: false", "artifacts: [r.txt]"),
-            step("end", "test -e ok"),
+            producer("pay", "echo receipt > r.txt", "idempotent: false", "artifacts: [r.txt]"),
+            producer("end", "test -e ok"),
         )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -418,7 +413,9 @@ def test_a_fork_that_is_cut_off_still_shares(project: Project) -> None:
 
 @pytest.mark.scenario("J2")
 def test_a_directory_that_became_a_link_is_not_written_through(project: Project) -> None:
-    project.pipeline(pipeline(step("a", "mkdir -p d/e; echo good > d/e/x", "artifacts: [d]"), step("b", "test -e ok")))
+    project.pipeline(
+        pipeline(producer("a", "mkdir -p d/e; echo good > d/e/x", "artifacts: [d]"), producer("b", "test -e ok"))
+    )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     (project.root / "ok").touch()
     (project.root / "src" / "e").mkdir(parents=True)
@@ -438,7 +435,7 @@ def test_a_directory_that_became_a_link_is_not_written_through(project: Project)
 
 def test_read_only_directories_come_back_as_they_were(project: Project) -> None:
     script = "mkdir -p d/ro d/e; echo 1 > d/ro/a.txt; chmod 555 d/ro d/e"
-    project.pipeline(pipeline(step("a", script, "artifacts: [d]"), step("b", "test -e ok")))
+    project.pipeline(pipeline(producer("a", script, "artifacts: [d]"), producer("b", "test -e ok")))
     assert as_somebody(project, "run", "pipeline.yaml", "--id", "r").returncode == 1
     (project.root / "ok").touch()
     (project.root / "d" / "ro").chmod(0o755)  # else only root could remove what is in it
@@ -452,7 +449,9 @@ def test_read_only_directories_come_back_as_they_were(project: Project) -> None:
 
 
 def test_what_two_artifacts_take_in_is_restored_once(project: Project) -> None:
-    project.pipeline(pipeline(step("a", "mkdir -p d; echo x > d/x", "artifacts: [d, 'd/*']"), step("b", "test -e ok")))
+    project.pipeline(
+        pipeline(producer("a", "mkdir -p d; echo x > d/x", "artifacts: [d, 'd/*']"), producer("b", "test -e ok"))
+    )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     (project.root / "ok").touch()
     (project.root / "d" / "x").write_text("precious\n")
@@ -466,7 +465,9 @@ def test_what_two_artifacts_take_in_is_restored_once(project: Project) -> None:
 
 def test_a_repaired_run_verifies(project: Project) -> None:
     project.pipeline(
-        pipeline(step("a", "echo x > a.txt", "artifacts: [a.txt]"), step("b", "true"), step("c", "test -e ok"))
+        pipeline(
+            producer("a", "echo x > a.txt", "artifacts: [a.txt]"), producer("b", "true"), producer("c", "test -e ok")
+        )
     )
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     journal = project.run_dir("r") / "journal-0001.jsonl"
@@ -482,7 +483,7 @@ def test_a_repaired_run_verifies(project: Project) -> None:
 
 
 def test_a_path_that_is_out_of_bounds_since_an_edit_is_refused_before_its_step_is_paid_for(project: Project) -> None:
-    text = pipeline(step("a", "true"), step("b", "test -e ok"))
+    text = pipeline(producer("a", "true"), producer("b", "test -e ok"))
     project.pipeline(text)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
     project.pipeline(text + "    artifacts: [../x.txt]\n")
@@ -495,8 +496,8 @@ def test_what_cannot_be_moved_out_of_the_way_is_not_run_over(project: Project) -
     """A step that turns out to run again, and somebody's edit at its path in a directory that is read-only."""
     project.pipeline(
         pipeline(
-            step("a", "date +%N > a.txt", "artifacts: [{path: a.txt, keep: false}]"),
-            step(
+            producer("a", "date +%N > a.txt", "artifacts: [{path: a.txt, keep: false}]"),
+            producer(
                 "b",
                 "mkdir -p d; cat a.txt > d/b.txt; chmod 555 d",
                 "artifacts: [{path: d/b.txt, keep: false, temporary: true}]",

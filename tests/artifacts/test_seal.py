@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.artifacts.pipelines import NOTE, failed_after, one, two
 from tests.conftest import Project
+from tests.pipelines import as_somebody
 
 pytestmark = pytest.mark.privileges
-
-NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
-
-
-def one(artifacts: str, script: str) -> str:
-    return f"steps:\n  - id: a\n    run: |\n      {NOTE}\n      {script}\n    artifacts: {artifacts}\n"
-
-
-def two(first: str, second: str, *, more: str = "") -> str:
-    """A step that makes out.txt, and one behind it that fails until there is a file `ok`."""
-    return (
-        f"steps:\n  - id: a\n    run: |\n      {NOTE}\n      {first}\n    artifacts: [{more or 'out.txt'}]\n"
-        f"  - id: b\n    run: |\n      {NOTE}\n      test -e ok\n      {second}\n"
-    )
-
-
-def failed_after(project: Project, text: str) -> None:
-    """A run whose last step has failed; the next one will not."""
-    project.pipeline(text)
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    (project.root / "ok").touch()
 
 
 @pytest.mark.parametrize(
@@ -484,19 +463,6 @@ def test_paths_with_expressions(project: Project) -> None:
 
     assert (project.root / "out" / "a*b.md").read_text() == "one\n"
     assert project.ledger() == ["a", "b", "b"]
-
-
-def _no_privileges() -> None:
-    """In the child: root without the right to overrule permissions, from the next exec on."""
-    libc = ctypes.CDLL(None)
-    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-        libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
-
-
-def as_somebody(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run rerail as somebody whom permissions hold for."""
-    prepare = _no_privileges if os.geteuid() == 0 else None
-    return project.rerail(*arguments, preexec_fn=prepare)
 
 
 @pytest.mark.scenario("D5", "M3")

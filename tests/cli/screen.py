@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyte
 
-from tests.conftest import RERAIL
+from tests.conftest import RERAIL, Project
 
 PATIENCE = 120.0
 
@@ -92,3 +92,7 @@ class Screen:
         self.process.wait()
         os.close(self._fd)
         return self.text
+
+
+def screen(project: Project, *arguments: str, columns: int = 100, lines: int = 30) -> Screen:
+    return Screen(project.root, project.env, *arguments, columns=columns, lines=lines)

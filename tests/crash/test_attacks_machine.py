@@ -20,7 +20,7 @@ from rerail.cli.main import main as rerail_main
 from rerail.executors import channels
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
-from tests.engine.test_runner import note, pipeline, step
+from tests.pipelines import note, pipeline, step
 
 needs_root = pytest.mark.needs_root("to make namespaces")
 USAGE, STATE_ERROR, BUSY, NOBODY = 2, 6, 4, 65534

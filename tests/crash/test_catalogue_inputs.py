@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from tests.artifacts.test_seal import as_somebody
 from tests.conftest import Project, eventually
+from tests.pipelines import as_somebody
 from tests.wrong_clock import SetClock
 
 pytestmark = pytest.mark.privileges

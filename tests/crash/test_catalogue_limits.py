@@ -21,7 +21,7 @@ from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.crash.conftest import Lab
 from tests.crash.test_unwritable import STATE_ERROR, check_honest
-from tests.engine.test_runner import note, pipeline, step
+from tests.pipelines import note, pipeline, step
 
 STRACE = shutil.which("strace")
 needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes the kernel's answers")

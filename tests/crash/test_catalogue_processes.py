@@ -26,7 +26,7 @@ from rerail.core.run_state import UnitState
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.e2e.test_processes import census
-from tests.engine.test_runner import note, pipeline, step
+from tests.pipelines import note, pipeline, step
 
 STRACE = shutil.which("strace")
 needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes the kernel's answers")

@@ -22,7 +22,7 @@ from tests.crash.figures import figure
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'
-ROOT = pytest.mark.needs_root("to make namespaces")
+NEEDS_ROOT = pytest.mark.needs_root("to make namespaces")
 pytestmark = pytest.mark.privileges
 
 
@@ -95,7 +95,7 @@ def test_a_journal_that_tells_the_impossible_is_refused_and_can_be_repaired(proj
     assert project.json("show", "r")["status"] in ("running", "interrupted", "crashed")
 
 
-@ROOT
+@NEEDS_ROOT
 @pytest.mark.scenario("F14", "F9")
 def test_a_run_whose_owner_died_in_another_container_can_be_deleted(project: Project) -> None:
     """Its number in there means nothing out here, but its lock is free."""

@@ -23,7 +23,7 @@ from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.wrong_clock import SetClock
 
-ROOT = pytest.mark.needs_root("to make namespaces")
+NEEDS_ROOT = pytest.mark.needs_root("to make namespaces")
 pytestmark = pytest.mark.privileges
 
 
@@ -80,7 +80,7 @@ steps:
     assert project.json("cost", "r")["total"]["cost_usd"] == 5
 
 
-@ROOT
+@NEEDS_ROOT
 @pytest.mark.scenario("F9", "F14")
 def test_a_run_in_another_container_is_alive_as_far_as_can_be_told(project: Project) -> None:
     """The number of its process means nothing out here: there may be none of that number, or a stranger."""
@@ -200,7 +200,7 @@ def test_who_could_not_take_a_run_over_is_not_taken_for_its_driver(project: Proj
     assert project.json("list")[0]["status"] == "crashed"
 
 
-@ROOT
+@NEEDS_ROOT
 def test_what_had_to_be_left_on_a_disk_goes_with_its_run(project: Project, tmp_path: Path) -> None:
     """Without memory to keep it in, what steps write raw is in the directory for temporary files."""
     place = tmp_path / "temporary"

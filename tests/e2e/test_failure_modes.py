@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.conftest import RERAIL, Project
-from tests.engine.controllers.test_map import ledger
+from tests.pipelines import ledger
 
 
 def test_1_what_ran_before_the_failure_does_not_run_again(project: Project) -> None:

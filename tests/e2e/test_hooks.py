@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.conftest import Project, eventually
-from tests.engine.test_runner import note, pipeline, step
+from tests.pipelines import note, pipeline, step
 
 
 def test_hooks_clean_up_after_a_failure_and_at_the_end(project: Project) -> None:

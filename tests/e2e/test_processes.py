@@ -14,7 +14,7 @@ import pytest
 
 from rerail.processes import MARKS
 from tests.conftest import Project, eventually
-from tests.engine.test_runner import note, pipeline, step
+from tests.pipelines import note, pipeline, step
 
 pytestmark = pytest.mark.privileges
 

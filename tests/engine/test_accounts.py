@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,45 +18,11 @@ from rerail.executors import channels
 from rerail.stores import inbox
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project, eventually
+from tests.patched import life
+from tests.pipelines import dollars
 from tests.wrong_clock import SetClock
 
 DEAR = 'echo "{\\"cost_usd\\": 5}" >> "$RERAIL_METRICS"; echo paid >> "$LEDGER"'
-
-# The disk fails while there is a file `broken`; with `broken-once` it is full the next time that the journal is synced.
-FAILING = """
-import errno, os
-from rerail import durable
-sync = durable.sync
-def failing(fd):
-    if os.path.exists("broken"):
-        raise OSError(errno.EIO, "Input/output error")
-    sync(fd)
-durable.sync = failing
-sync_journal = durable.AppendFile.sync
-def full_once(self):
-    if os.path.exists("broken-once"):
-        os.unlink("broken-once")
-        raise OSError(errno.ENOSPC, "No space left on device")
-    sync_journal(self)
-durable.AppendFile.sync = full_once
-write = durable.write_all
-def failing_too(fd, data, offset=0):
-    if os.path.exists("broken"):
-        raise OSError(errno.EIO, "Input/output error")
-    write(fd, data, offset)
-durable.write_all = failing_too
-import rerail.__main__
-"""
-
-
-def life(project: Project, *arguments: str, patch: str = FAILING) -> int:
-    process = project.spawn(*arguments, program=(sys.executable, "-c", patch))
-    process.communicate(timeout=120)
-    return process.returncode
-
-
-def cost(project: Project, run_id: str = "r") -> float:
-    return float(project.json("cost", run_id)["total"]["cost_usd"])
 
 
 def kill_when(project: Project, process: subprocess.Popen[str], ledger: list[str]) -> None:
@@ -70,14 +35,14 @@ def test_a_step_whose_end_could_not_be_recorded_has_cost_what_it_cost(project: P
     project.pipeline(f"steps: [{{id: a, run: '{DEAR}; test -e fine || touch broken'}}]")
     assert life(project, "run", "pipeline.yaml", "--id", "r") == 6
 
-    assert cost(project) == 5
+    assert dollars(project) == 5
     assert life(project, "resume", "r") == 6  # it cannot record what the first one cost, either
-    assert cost(project) == 5
+    assert dollars(project) == 5
     (project.root / "broken").unlink()
     (project.root / "fine").touch()
     assert life(project, "resume", "r") == 0
     assert project.ledger() == ["paid", "paid"]
-    assert cost(project) == 10
+    assert dollars(project) == 10
 
 
 def test_what_a_killed_step_cost_outlives_a_resume_that_cannot_write(project: Project) -> None:
@@ -86,11 +51,11 @@ def test_what_a_killed_step_cost_outlives_a_resume_that_cannot_write(project: Pr
     (project.root / "broken").touch()
 
     assert life(project, "resume", "r") == 6
-    assert cost(project) == 5
+    assert dollars(project) == 5
     (project.root / "broken").unlink()
     (project.root / "fine").touch()
     assert life(project, "resume", "r") == 0
-    assert cost(project) == 10
+    assert dollars(project) == 10
 
 
 def test_an_attempt_that_was_never_launched_is_none(project: Project) -> None:
@@ -116,10 +81,10 @@ steps:
     project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
 
     assert project.ledger() == ["paid"]
-    assert cost(project) == 5
+    assert dollars(project) == 5
     project.rerail("resume", "r", "--budget-usd", "20", check=0)
     assert project.ledger() == ["paid", "ran"]  # the list was made once
-    assert cost(project) == 5
+    assert dollars(project) == 5
 
 
 def test_a_check_that_cannot_start_leaves_the_step_its_cost(project: Project) -> None:
@@ -128,7 +93,7 @@ def test_a_check_that_cannot_start_leaves_the_step_its_cost(project: Project) ->
     failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
 
     assert "a check could not start" in failed.stderr
-    assert cost(project) == 5
+    assert dollars(project) == 5
 
 
 @pytest.mark.scenario("E2")
@@ -154,10 +119,10 @@ steps: [{{id: a, run: '{DEAR}; test -e fine || sleep 300'}}]
     project.rerail("show", "r", check=6)
     project.rerail("repair", "r", check=0)
 
-    assert cost(project) == 5
+    assert dollars(project) == 5
     (project.root / "fine").touch()
     project.rerail("resume", "r", check=0)
-    assert cost(project) == 10
+    assert dollars(project) == 10
 
 
 def _lines(data: bytes) -> list[tuple[int, bytes]]:
@@ -309,11 +274,11 @@ steps:
     told = [project.rerail(*one) for one in asked]
     del project.env["TOKEN"]  # who only looks need not have it
     told += [project.rerail(*one) for one in asked]
-    assert cost(project) == 5
+    assert dollars(project) == 5
     project.rerail("mark", "r", "a", "completed", check=0)
 
     assert not [one.args for one in told if secret in one.stdout + one.stderr]
-    assert cost(project) == 5
+    assert dollars(project) == 5
     for path in project.run_dir("r").rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 

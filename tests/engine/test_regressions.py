@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from tests.conftest import RERAIL, Project, eventually
-from tests.engine.test_runner import note, pipeline, step
+from tests.pipelines import note, pipeline, step
 
 
 def kill_in(project: Project, name: str, *arguments: str) -> None:

@@ -9,19 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Project, eventually
-
-
-def step(name: str, script: str, **options: str) -> str:
-    lines = [f"  - id: {name}", *(f"    {key}: {value}" for key, value in options.items()), "    run: |"]
-    return "\n".join([*lines, *(f"      {line}" for line in script.splitlines())]) + "\n"
-
-
-def pipeline(*steps: str, top: str = "") -> str:
-    return f"{top}\nsteps:\n" + "".join(steps)
-
-
-def note(more: str = "") -> str:
-    return f'echo "$RERAIL_STEP" >> "$LEDGER"\n{more}'
+from tests.pipelines import note, pipeline, step
 
 
 def test_steps_run_in_order_and_hand_out_values(project: Project) -> None:

@@ -10,19 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Project
-from tests.engine.controllers.test_map import keys, ledger, results
-
-
-def resumed_without(project: Project, *lost: str) -> list[str]:
-    """Run until the gate at the end, lose files, open the gate, resume; what ran then."""
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    for name in lost:
-        (project.root / name).unlink()
-    (project.root / "ok").touch()
-    project.ledger_file.write_text("")
-    project.rerail("resume", "r", check=0)
-    project.rerail("verify", "r", check=0)
-    return ledger(project)
+from tests.pipelines import keys, ledger, results, resumed_without
 
 
 def test_maps_at_the_same_time_may_have_items_of_the_same_name(project: Project) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Project
-from tests.engine.controllers.test_map import ledger, results
+from tests.pipelines import ledger, results
 
 LOOP = """
 steps:

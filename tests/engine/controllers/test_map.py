@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from tests.conftest import Project
+from tests.pipelines import keys, ledger, results
 
 NOTE = 'echo "$RERAIL_STEP[$RERAIL_ITEM] $RERAIL_ATTEMPT" >> "$LEDGER"'
-
-
-def ledger(project: Project) -> list[str]:
-    return project.ledger_file.read_text(encoding="utf-8").splitlines()
-
-
-def results(project: Project, step: str = "m", run: str = "last") -> list[dict[str, Any]]:
-    state = project.json("show", run)
-    found = next(one for one in state["steps"] if one["id"] == step and one.get("item") is None)
-    path = project.root / found["outputs"]["results_file"]
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    if "results" in found["outputs"]:
-        assert found["outputs"]["results"] == lines
-    return lines
-
-
-def keys(project: Project) -> list[str]:
-    return [result["key"] for result in results(project)]
 
 
 SOURCES = [
