@@ -16,11 +16,19 @@ from rerail.adapters import item_sources
 from rerail.core.expressions.language import Scope
 from rerail.core.item_list import ItemListError
 from rerail.core.model import Source
+from tests.artifacts.pipelines import producer
 from tests.conftest import Project
+from tests.pipelines import pipeline
 
 NOTHING = Scope(params={}, steps={}, run={}, env={})
+
+
 NAMES = st.sampled_from(["a", "b", "c.py", ".hidden", "d e", "[x]", "*"])
+
+
 TREES = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=4), st.booleans()), max_size=12)
+
+
 PATTERNS = [
     "**/*.py",
     "**",
@@ -36,6 +44,8 @@ PATTERNS = [
     ".*",
     "**/.hidden",
 ]
+
+
 PATTERNS += ["[[]x]/*", "a//b*", "**/*/c.py", "[*]", "?", "a/*/**/*.py", "nothing/*"]
 
 
@@ -147,3 +157,12 @@ def test_what_nobody_can_have_meant_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(item_sources, "MAX_ITEMS", 99)
     with pytest.raises(ItemListError, match=r"more than 99 paths match \*"):
         item_sources.read(Source(kind="glob", value="*"), NOTHING, str(tmp_path))
+
+
+def test_links_that_go_in_circles_are_not_followed(project: Project) -> None:
+    script = "mkdir -p out/sub; echo x > out/sub/a.txt; ln -sfn . out/l1; ln -sfn . out/l2; ln -sfn .. out/sub/up"
+    project.pipeline(pipeline(producer("a", script, 'artifacts: ["out/**/*.txt"]')))
+
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert "out/**/*.txt  a   2 B, 1 file" in project.rerail("show", "r", check=0).stdout

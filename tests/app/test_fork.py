@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from tests.artifacts.pipelines import producer
 from tests.conftest import Project
+from tests.pipelines import pipeline
 
 NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
+
+
 PIPELINE = f"""\
 params: {{title: {{default: T}}, level: {{default: draft}}}}
 steps:
@@ -118,3 +122,95 @@ def test_a_fork_that_is_killed_is_resumed_like_any_run(project: Project) -> None
     project.rerail("resume", "f", check=0)
 
     assert project.ledger() == ["write", "print", "print"]
+
+
+def test_a_fork_does_not_make_stale_steps_fresh(project: Project) -> None:
+    text = pipeline(
+        producer("a", "echo one > a.txt", "artifacts: [a.txt]"),
+        producer("b", "cat a.txt > b.txt", "artifacts: [b.txt]"),
+        producer("c", "cat b.txt"),
+    )
+    project.pipeline(text)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.pipeline(text.replace("one", "two"))
+    project.rerail("resume", "r", "--until", "a", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "r", "--from", "c", "--id", "f", check=0)
+
+    assert project.ledger() == ["b", "c"]
+    assert (project.root / "b.txt").read_text() == "two\n"
+
+
+def test_a_fork_shares_steps_declared_before_what_they_need(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            producer("z", "cat y.txt > z.txt", "needs: [y]", "artifacts: [z.txt]"),
+            producer("y", "echo Y > y.txt", "needs: []", "artifacts: [y.txt]"),
+            producer("last", "cat z.txt", "needs: [z]"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "r", "--from", "last", check=0)
+
+    assert project.ledger() == ["last"]
+
+
+def test_a_fork_of_parallel_writers_keeps_the_owner(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            producer("a", "while ! test -e sealed; do sleep 0.01; done; echo from-a > x", "needs: []", "artifacts: [x]"),
+            producer("b", "echo from-b-b > x", "needs: []", "artifacts: [x]"),
+            producer("after-b", "touch sealed", "needs: [b]"),
+            producer("c", "cat x > c.txt", "needs: [a, after-b]", "artifacts: [c.txt]"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "3", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "r", "--from", "c", check=0)
+
+    assert (project.root / "x").read_text() == "from-a\n"
+    assert project.ledger() == ["c"]
+
+
+def test_a_fork_shares_allowed_failures_and_skipped_steps(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            producer("a", "exit 3", "allow_failure: true", "idempotent: false"),
+            producer("s", "true", "when: 'false'"),
+            producer("b", "echo b > b.txt", "artifacts: [b.txt]"),
+            producer("c", "true"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.ledger_file.write_text("")
+
+    project.rerail("fork", "r", "--from", "c", check=0)
+
+    assert project.ledger() == ["c"]
+
+
+def test_a_fork_that_is_cut_off_still_shares(project: Project) -> None:
+    project.pipeline(
+        pipeline(
+            producer("pay", "echo receipt > r.txt", "idempotent: false", "artifacts: [r.txt]"),
+            producer("end", "test -e ok"),
+        )
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    (project.root / "r.txt").unlink()
+    first = project.spawn("fork", "r", "--from", "end", "--id", "f")
+    assert first.stderr is not None
+    for line in first.stderr:  # as soon as it speaks, it shares
+        if line.startswith("rerail: run f, a fork of r"):
+            break
+    first.kill()
+    first.communicate()
+
+    project.rerail("resume", "f", check=0)
+
+    assert project.ledger().count("pay") == 1
