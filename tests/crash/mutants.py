@@ -252,7 +252,7 @@ MUTANTS = (
         file="core/inflight.py",
         old="    usage = left.usage\n",
         new="    usage = Usage()\n",
-        tests=("tests/engine/test_budgets.py::test_the_ledger_counts_what_failed_and_what_was_killed",),
+        tests=("tests/cli/commands/test_cost.py::test_the_ledger_counts_what_failed_and_what_was_killed",),
     ),
     Mutant(
         name="budgets-of-steps-forget-earlier-lives",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -15,7 +14,11 @@ import pytest
 from tests.conftest import RERAIL, Project, eventually
 
 WIDTH = 4
+
+
 PRICE = 7  # cents an attempt
+
+
 PIPELINE = """
 budget: {cost_usd: %s}
 steps:
@@ -66,6 +69,8 @@ def test_the_budget_given_once_holds_for_later_lives(project: Project) -> None:
 
 
 KILLS = 50
+
+
 METERED = """
 budget: {cost_usd: %s}
 steps:
@@ -301,32 +306,6 @@ def test_max_runtime_pauses_and_the_next_life_has_its_own(project: Project) -> N
     assert project.ledger() == ["a", "b", "b"]
 
 
-def test_the_ledger_counts_what_failed_and_what_was_killed(project: Project) -> None:
-    spend = 'echo "{\\"cost_usd\\": 0.1, \\"model\\": \\"m1\\"}" >> "$RERAIL_METRICS"'
-    project.pipeline(f"""
-steps:
-  - {{id: flaky, retry: {{attempts: 3, delay: 0.01}}, run: '{spend}; echo x >> "$LEDGER"; test $(wc -l < "$LEDGER") -ge 3'}}
-  - {{id: hangs, run: '{spend}; echo y >> "$LEDGER"; test -e ok || sleep 60'}}
-""")
-    process = project.spawn("run", "pipeline.yaml", "--id", "r")
-    eventually(lambda: len(project.ledger()) == 4, "the last one hangs")
-    process.kill()
-    process.communicate()
-    (project.root / "ok").touch()
-    project.rerail("resume", "r", check=0)
-
-    said = project.json("cost", "r")
-    assert {row["name"]: (row["attempts"], row["failed"], row["cost_usd"]) for row in said["rows"]} == {
-        "flaky": (3, 2, 0.3),
-        "hangs": (2, 1, 0.2),
-    }
-    assert said["total"]["cost_usd"] == 0.5
-    assert project.json("show", "r")["total_cost_usd"] == 0.5
-    by_model = json.loads(project.rerail("cost", "--by", "model", "--json", check=0).stdout)
-    assert [(row["name"], row["cost_usd"]) for row in by_model["rows"]] == [("m1", 0.5)]
-    assert "flaky" in project.rerail("cost", "r", check=0).stdout
-
-
 def test_a_budget_that_stops_stops_when_it_is_seen_and_says_what_was_spent_in_the_end(project: Project) -> None:
     project.pipeline("""
 budget: {cost_usd: 0.10, on_exceed: stop}
@@ -391,68 +370,11 @@ steps:
     assert not [*here.iterdir(), *there.iterdir()], "nothing raw stays behind"
 
 
-def test_a_map_a_loop_and_a_pipeline_cost_what_is_in_them(project: Project) -> None:
-    spend = 'echo "{\\"cost_usd\\": 0.10}" >> "$RERAIL_METRICS"'
-    (project.root / "inner.yaml").write_text(f"steps: [{{id: i, run: '{spend}'}}]", encoding="utf-8")
-    project.pipeline(f"""
-steps:
-  - id: m
-    map: {{over: [1, 2], parallel: 1}}
-    steps: [{{id: a, run: '{spend}'}}, {{id: b, run: 'test -e on || kill -9 $PPID; test -e on'}}]
-  - {{id: l, needs: [m], loop: {{max_iterations: 2}}, steps: [{{id: x, run: '{spend}'}}]}}
-  - {{id: sub, pipeline: inner.yaml}}
-""")
-    project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "1", check=-9)
-    planned = project.rerail("resume", "r", "--dry-run").stderr
-    assert project.json("cost", "r")["total"]["cost_usd"] == 0.1
-    assert "reusing 0 of 3 steps, continuing 1" in planned
-    assert "and $0.10" in planned
-    (project.root / "on").touch()
-    project.rerail("resume", "r", check=0)
-    costs = {one["id"]: one["metrics"]["cost_usd"] for one in project.json("show", "r")["steps"] if "item" not in one}
-    shown = project.rerail("show", "r", check=0).stdout
-
-    assert costs["m"] == costs["l"] == 0.2
-    assert costs["sub"] == 0.1
-    assert shown.count("$0.20") == 2
-    assert project.json("show", "r")["total_cost_usd"] == 0.5
-
-
-def test_attempts_that_reported_nothing_are_attempts(project: Project) -> None:
-    spend = 'echo "{\\"cost_usd\\": 0.10}" >> "$RERAIL_METRICS"'
-    project.pipeline(f"""
-steps:
-  - {{id: a, retry: {{attempts: 3, delay: 0}}, run: 'test "$RERAIL_ATTEMPT" = 3 && {spend}'}}
-  - {{id: free, run: 'true'}}
-""")
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
-    said = project.json("cost", "r")
-
-    assert [(row["name"], row["attempts"], row["failed"]) for row in said["rows"]] == [("a", 3, 2), ("free", 1, 0)]
-
-
 @pytest.mark.parametrize("amount", ["nan", "inf", "0", "-1", "1e10"])
 def test_a_budget_that_is_no_amount_is_refused(project: Project, amount: str) -> None:
     project.pipeline("steps: [{id: a, run: 'echo a >> $LEDGER'}]")
     project.rerail("run", "pipeline.yaml", "--budget-usd", amount, check=2)
     assert project.ledger() == []
-
-
-def test_days_are_those_of_this_machine(project: Project) -> None:
-    project.pipeline("""steps: [{id: a, run: 'echo "{\\"cost_usd\\": 1}" >> "$RERAIL_METRICS"'}]""")
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
-    days = set()
-    for zone in ("Etc/GMT+12", "Etc/GMT-14"):  # there is always a day between them
-        project.env["TZ"] = zone
-        days |= {row["name"] for row in project.json("cost", "r", "--by", "day")["rows"]}
-    assert len(days) == 2
-    assert project.json("cost", "r", "--since", "999999d")["total"]["cost_usd"] == 1
-
-
-@pytest.mark.parametrize(("zone", "day"), [("Etc/GMT+12", "9999-12-31T23:00"), ("Etc/GMT-14", "0001-01-01T01:00")])
-def test_a_day_that_no_calendar_here_reaches_is_none(project: Project, zone: str, day: str) -> None:
-    project.env["TZ"] = zone
-    assert "neither a day such as " in project.rerail("cost", "--since", day, check=2).stderr
 
 
 @pytest.mark.parametrize("how", ["mkdir", "ln -s /etc/passwd"])

@@ -52,3 +52,17 @@ def test_a_resume_with_nothing_to_do_brings_checkpoint_json_up_to_date(project: 
     assert project.ledger() == ["a"]
     shutil.rmtree(path.parent / "history", ignore_errors=True)
     assert project.json("show", "r")["status"] == "completed"
+
+
+FAILING = "steps: [{id: a, run: 'echo n=1 >> $RERAIL_OUTPUT'}, {id: b, run: exit 1}]"
+
+
+def test_the_integrity_hash_is_what_the_format_says(project: Project) -> None:
+    """With the member taken out of the text, as docs/reference/checkpoint.md tells anybody to do."""
+    import hashlib
+
+    project.pipeline(FAILING)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    text = (project.run_dir("r") / "checkpoint.json").read_text()
+    before, _, after = text.partition(',\n  "integrity_hash": "')
+    assert hashlib.sha256((before + "\n}").encode()).hexdigest() == after.removesuffix('"\n}\n')

@@ -1,0 +1,23 @@
+"""One line per event, and groups where CI folds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Project
+
+
+@pytest.mark.scenario("J16")
+def test_github_gets_groups_and_annotations_and_no_commands_from_steps(project: Project) -> None:
+    project.pipeline(
+        "steps:\n  - {id: a, run: 'echo hello; echo ::set-output name=x::y'}\n  - {id: b, run: 'echo 50% >&2; exit 3'}\n"
+    )
+    project.env |= {"CI": "true", "GITHUB_ACTIONS": "true"}
+    lines = project.rerail("run", "pipeline.yaml", check=1).stderr.splitlines()
+
+    start = next(at for at, line in enumerate(lines) if line.startswith("::group::completed"))
+    assert lines[start + 1].startswith("::stop-commands::")
+    assert lines[start + 2 : start + 4] == ["hello", "::set-output name=x::y"]
+    assert lines[start + 4] == f"::{lines[start + 1].removeprefix('::stop-commands::')}::"
+    assert lines[start + 5] == "::endgroup::"
+    assert "::error title=step b failed,file=pipeline.yaml,line=3::exited with code 3" in lines

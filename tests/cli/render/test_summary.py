@@ -1,0 +1,30 @@
+"""The end of an invocation in words, and the command to type next."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Project
+
+FAILING = "steps: [{id: a, run: 'echo n=1 >> $RERAIL_OUTPUT'}, {id: b, run: exit 1}]"
+
+
+@pytest.mark.scenario("M2")
+def test_the_next_command_works_from_where_it_is_printed(project: Project) -> None:
+    (project.root / "sub").mkdir()
+    project.pipeline(FAILING, "sub/p.yaml")
+    failed = project.rerail("run", "sub/p.yaml", "--id", "r", check=1)
+    hint = failed.stderr.split("next: rerail ")[1].split("\n")[0]
+
+    assert "no run" not in project.rerail(*hint.split(), check=1).stderr
+
+
+def test_hooks_are_not_counted_as_steps(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: a, run: exit 1, on_failure: [{run: 'true'}]}]\nfinally: [{run: 'true'}, {run: 'true'}]"
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    row = project.json("list")[0]
+
+    assert (row["steps_completed"], row["steps_total"], row["last_completed_step"]) == (0, 1, None)
+    assert "no matching run in" in project.rerail("list", "--status", "crashed", check=0).stderr
