@@ -1,4 +1,4 @@
-"""Laws of items: names that never collide, marks that survive a snapshot, lists that keep what is the same."""
+"""Laws of items: names that never collide, marks that survive a snapshot."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.dead_letters import dead_letters
-from rerail.core.expressions import jsonpath
-from rerail.core.item_list import ItemList, diff, recorded, records, with_digest
+from rerail.core.item_list import ItemList, records
 from rerail.core.items import allowed_failures, depth_of, joined, key_of, parent_of, ranges, set_ranges
 from rerail.core.model import Pipeline
-from rerail.core.progress import is_better, watched
 from rerail.core.state import RunState, apply
 from rerail.errors import IllegalEvent
 from rerail.testing import header, started
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
 KEYS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4)
 
 
@@ -54,36 +54,6 @@ def test_marks_are_told_and_read_back(marks: bytearray) -> None:
     for mark in (1, 2, 3):
         set_ranges(again, ranges(marks, mark), mark)
     assert again == marks
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2), max_size=6),
-    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2), max_size=6),
-    st.data(),
-)
-def test_a_new_list_keeps_exactly_what_is_the_same(old: dict[str, int], new: dict[str, int], data: st.DataObject) -> None:
-    marks = bytearray(data.draw(st.lists(st.integers(0, 3), min_size=len(old), max_size=len(old))))
-    before, after = with_digest(list(old), list(old.values())), with_digest(list(new), list(new.values()))
-    kept = diff(before, marks, after)
-
-    for index, key in enumerate(new):
-        same = key in old and old[key] == new[key]
-        assert kept.marks[index] == (marks[list(old).index(key)] if same else 0)
-    assert set(kept.gone) == old.keys() - new.keys()
-    assert kept.new == len(new.keys() - old.keys())
-    told = recorded(list(records(("m", None), after, AT, kept)), ("m", None))
-    assert told is not None
-    assert [(key, told.value(at)) for at, key in enumerate(told.keys)] == list(new.items())
-    assert told.digest == after.digest
-
-
-def test_a_long_list_takes_several_records_and_half_of_it_is_none() -> None:
-    listing = with_digest([f"item-{number}" for number in range(2500)], None)
-    events = list(records(("m", None), listing, AT))
-
-    assert len(events) == 3
-    assert recorded(events, ("m", None)) == listing
-    assert recorded(events[:2], ("m", None)) is None
 
 
 class Machine:
@@ -180,55 +150,6 @@ def test_giving_a_map_up_forgets_its_items_and_keeps_the_money() -> None:
     assert list(machine.state.units) == [("m", None)]
     unit = machine.state.units["m", None]
     assert (unit.items, unit.generation, unit.metrics) == (None, 1, {"cost_usd": 0.5})
-
-
-DOCUMENT = {"a": [{"b": 1, "c": {"b": 2}}, {"b": 3}], "x y": {"z": [10, 20, 30]}}
-
-
-@pytest.mark.parametrize(
-    ("path", "wanted"),
-    [
-        ("$", [DOCUMENT]),
-        ("$.a[*].b", [1, 3]),
-        ("$.a[0].c.b", [2]),
-        ("$['a'][-1]['b']", [3]),
-        ('$["x y"].z[1:]', [20, 30]),
-        ("$..b", [1, 2, 3]),
-        ("$.a.*.b", [1, 3]),
-        ("$.nothing[*]", []),
-        ("$.a[7]", []),
-        ("$['x y'].z[::2]", [10, 30]),
-    ],
-)
-def test_paths_into_documents(path: str, wanted: list[Any]) -> None:
-    assert jsonpath.find(DOCUMENT, path) == wanted
-
-
-@pytest.mark.parametrize("path", ["a.b", "$.", "$.a[", "$a", "$.a[?(@.b>1)]", "$.a b", "$[a]", ""])
-def test_what_is_no_path_is_named(path: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        jsonpath.parse(path)
-
-
-@pytest.mark.parametrize(
-    ("until", "value", "best", "better"),
-    [
-        ("steps.a.outputs.x >= 90", 50, 40, True),
-        ("steps.a.outputs.x >= 90", 40, 50, False),
-        ("steps.a.outputs.x < 3", 4, 5, True),
-        ("90 <= steps.a.outputs.x", 50, 40, True),
-        ("steps.a.outputs.done", True, False, True),
-        ("steps.a.outputs.x == 'ok'", "no", "no", False),
-    ],
-)
-def test_nearer_to_the_goal(until: str, value: object, best: object, better: bool) -> None:
-    assert is_better(value, best, until) is better
-
-
-def test_what_a_goal_watches() -> None:
-    assert watched("steps.review.outputs.score >= 90") == "steps.review.outputs.score"
-    assert watched("90 < steps.review.outputs.score") == "steps.review.outputs.score"
-    assert watched("steps.a.outputs.x > 1 and steps.b.outputs.y > 2") == ""
 
 
 @pytest.mark.parametrize(("total", "percent", "allowed"), [(375, 36.8, 138), (1000, 0.1, 1), (3, 50.0, 1), (7, 100.0, 7)])
