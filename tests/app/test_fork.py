@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.artifacts.pipelines import producer
 from tests.conftest import Project
-from tests.pipelines import pipeline
+from tests.pipelines import ledger, pipeline
 
 NOTE = 'echo "$RERAIL_STEP" >> "$LEDGER"'
 
@@ -214,3 +214,39 @@ def test_a_fork_that_is_cut_off_still_shares(project: Project) -> None:
     project.rerail("resume", "f", check=0)
 
     assert project.ledger().count("pay") == 1
+
+
+def test_a_fork_of_a_map_that_lost_a_file_has_every_item(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [a, b], parallel: 1}
+    steps:
+      - run: echo "made ${{ item }}" >> "$LEDGER"; echo x > out-${{ item }}
+        artifacts: [{path: "out-${{ item }}", keep: false}]
+  - {id: red, run: 'echo "red ${{ steps.m.outputs.completed }} of ${{ steps.m.outputs.total }}" >> "$LEDGER"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.rerail("fork", "r", "--from", "red", "--id", "whole", check=0)
+    assert ledger(project)[3:] == ["red 2 of 2"]
+    (project.root / "out-a").unlink()
+    project.ledger_file.write_text("")
+    project.rerail("fork", "r", "--from", "red", "--id", "f", check=0)
+
+    assert ledger(project) == ["made a", "made b", "red 2 of 2"]
+    assert project.json("list")[0]["items_done"] == 2
+
+
+def test_a_fork_outlives_its_parent(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - {id: m, map: {over: [a, b]}, steps: [{run: 'echo v=${{ item }} >> $RERAIL_OUTPUT'}]}
+  - {id: z, run: 'cat ${{ steps.m.outputs.results_file }} >> "$LEDGER"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.rerail("fork", "r", "--from", "z", "--id", "f", check=0)
+    project.rerail("delete", "r", "--yes", check=0)
+    project.rerail("mark", "f", "z", "pending", check=0)
+    project.rerail("resume", "f", check=0)
+
+    assert len(ledger(project)) == 6

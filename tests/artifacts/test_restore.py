@@ -285,3 +285,21 @@ def test_what_cannot_be_moved_out_of_the_way_is_not_run_over(project: Project) -
     assert "cannot quarantine" in done.stderr
     assert (project.root / "d" / "b.txt").read_text() == "precious\n"
     (project.root / "d").chmod(0o755)
+
+
+def test_what_is_restored_behind_what_is_made_again_waits_for_it(project: Project) -> None:
+    body = "steps: [{run: 'echo %s ${{ item }} > %s-${{ item }}', artifacts: [{path: \"%s-${{ item }}\", keep: %s}]}]"
+    project.pipeline(f"""
+steps:
+  - {{id: m1, map: {{over: [a, b]}}, {body % ("1", "one", "one", "false")}}}
+  - {{id: m2, map: {{over: [a, b]}}, {body % ("2", "two", "two", "true")}}}
+  - {{id: last, run: test -e ok}}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "one-a").unlink()
+    (project.root / "two-a").unlink()
+    (project.root / "ok").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert (project.root / "one-a").read_text() == "1 a\n"
+    assert (project.root / "two-a").read_text() == "2 a\n"

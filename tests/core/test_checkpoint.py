@@ -91,3 +91,14 @@ def test_the_checkpoint_of_a_failed_run_has_the_error_and_where_to_go_on() -> No
     assert checkpoint.reason == "step_failed"
     assert (checkpoint.last_completed_step, checkpoint.next_step, checkpoint.resumable) == ("a", "b", True)
     assert checkpoint.error == error
+
+
+def test_the_type_of_a_pipeline_is_told(project: Project) -> None:
+    project.pipeline("steps: [{id: m, map: {over: [1]}, steps: [{run: 'true'}]}]")
+    project.pipeline("steps: [{id: l, loop: {max_iterations: 1}, steps: [{run: 'true'}]}]", "loop.yaml")
+    project.pipeline("steps: [{run: 'true'}]", "plain.yaml")
+    for name, kind in (("pipeline.yaml", "mapreduce"), ("loop.yaml", "iterative"), ("plain.yaml", "standard")):
+        project.rerail("run", name, "--id", kind, check=0)
+        checkpoint = json.loads((project.run_dir(kind) / "checkpoint.json").read_text())
+        assert checkpoint["pipeline_type"] == kind
+        assert project.json("show", kind)["pipeline_type"] == kind

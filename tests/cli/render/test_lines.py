@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.conftest import Project
@@ -21,3 +23,13 @@ def test_github_gets_groups_and_annotations_and_no_commands_from_steps(project: 
     assert lines[start + 4] == f"::{lines[start + 1].removeprefix('::stop-commands::')}::"
     assert lines[start + 5] == "::endgroup::"
     assert "::error title=step b failed,file=pipeline.yaml,line=3::exited with code 3" in lines
+
+
+@pytest.mark.scenario("J16")
+def test_lines_about_items_are_one_line_each(project: Project) -> None:
+    (project.root / "l.json").write_text(json.dumps(["x\n::error::y"]))
+    project.env["CI"] = "1"
+    project.pipeline("steps: [{id: m, map: {over: {json: l.json}, max_failures: 1}, steps: [{run: 'exit 1'}]}]")
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", "-v", check=0)
+
+    assert not [line for line in done.stderr.splitlines() if line.startswith("::")]

@@ -3,72 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from tests.conftest import Project
-from tests.pipelines import keys, ledger, results
+from tests.pipelines import keys, ledger, results, resumed_without
 
 NOTE = 'echo "$RERAIL_STEP[$RERAIL_ITEM] $RERAIL_ATTEMPT" >> "$LEDGER"'
-
-
-SOURCES = [
-    ("[b, a, 3]", ["b", "a", "3"]),
-    ('"${{ params.names }}"', ["x", "y"]),
-    ('"${{ steps.before.outputs.list }}"', ["p", "q r"]),
-    ("{glob: 'in/*.txt'}", ["in/1.txt", "in/2.txt"]),
-    ("{glob: 'in/**/deep*'}", ["in/sub/deep.md"]),
-    ("{lines: list.txt}", ["one", "two words", "  indented"]),
-    ("{json: data.json, path: '$.sections[*].id'}", ["s1", "s2"]),
-    ("{json: plain.json}", ["u", "v"]),
-    ("{command: 'printf \"c1\\nc 2\\n\"'}", ["c1", "c 2"]),
-    ("{command: 'echo [10,20]', as: json}", ["10", "20"]),
-]
-
-
-@pytest.fixture
-def sources(project: Project) -> Project:
-    (project.root / "in/sub").mkdir(parents=True)
-    for name in ("in/2.txt", "in/1.txt", "in/sub/deep.md", "in/other"):
-        (project.root / name).write_text(name)
-    (project.root / "list.txt").write_text("one\n\ntwo words\r\n  indented\n")
-    (project.root / "data.json").write_text('{"sections": [{"id": "s1", "n": 2}, {"id": "s2", "n": 1}]}')
-    (project.root / "plain.json").write_text('["u", "v"]')
-    return project
-
-
-@pytest.mark.parametrize(("over", "wanted"), SOURCES, ids=[source[0] for source in SOURCES])
-def test_a_map_fans_out_over_what_its_source_holds(sources: Project, over: str, wanted: list[str]) -> None:
-    sources.pipeline(f"""
-params: {{names: {{type: list, default: [x, y]}}}}
-steps:
-  - {{id: before, run: 'echo ''{{"list": ["p", "q r"]}}'' >> $RERAIL_OUTPUT'}}
-  - id: m
-    map: {{over: {over}}}
-    steps: [{{run: 'printf "%s\\n" ${{{{ item }}}} >> "$LEDGER"'}}]
-""")
-    sources.rerail("run", "pipeline.yaml", check=0)
-
-    assert keys(sources) == wanted
-    assert sorted(ledger(sources)) == sorted(wanted)
-
-
-def test_items_are_filtered_sorted_cut_and_named(sources: Project) -> None:
-    sources.pipeline("""
-steps:
-  - id: m
-    map:
-      over: [{id: a, n: 5}, {id: b, n: 1}, {id: c, n: 9}, {id: d, n: 7}, {id: e, n: 3}]
-      key: "${{ item.id }}-${{ item.n }}"
-      filter: item.n > 1
-      sort: -item.n
-      offset: 1
-      limit: "${{ 1 + 1 }}"
-    steps: [{run: 'echo n=${{ item.n }} >> $RERAIL_OUTPUT'}]
-""")
-    sources.rerail("run", "pipeline.yaml", check=0)
-
-    assert results(sources) == [{"key": "d-7", "outputs": {"n": 7}}, {"key": "a-5", "outputs": {"n": 5}}]
 
 
 HOSTILE = [
@@ -103,60 +45,6 @@ steps:
 
     assert [result["outputs"] for result in results(project)] == [{"word": text, "env": text} for text in HOSTILE]
     assert not (project.root / "pwned").exists()
-
-
-BAD = [
-    ("{over: {lines: gone.txt}}", "gone.txt cannot be read: No such file"),
-    ("{over: {json: broken.json}}", "broken.json is not JSON"),
-    ("{over: {json: ok.json}}", "`over` must evaluate to a list, not a mapping"),
-    ("{over: {command: 'echo x; exit 3'}}", "`over`: exited with code 3"),
-    ("{over: {command: 'echo {', as: json}}", "not JSON"),
-    ('{over: "${{ params.text }}"}', "`over` must evaluate to a list, not text"),
-    ('{over: [{id: a}, {no: b}], key: "${{ item.id }}"}', "the key of item 2"),
-    ("{over: [a, b, a]}", "the key 'a' stands for 2 items, number 1 and 3"),
-    ('{over: [{id: 1, n: 1}, {id: 1, n: 2}], key: "${{ item.id }}"}', "the key '1' stands for 2 items"),
-    ("{over: {json: nul.json}}", "holds a NUL character"),
-    ("{over: {json: huge.json}}", "100000 at most: write it to a file"),
-    ('{over: [a], limit: "${{ params.text }}"}', "`limit` must evaluate to a whole number"),
-    ("{over: [1, a], sort: item}", "cannot be compared"),
-    ("{over: [{a: 1}], filter: item.b > 1}", "`filter` has no value for item 1"),
-    ('{over: [""]}', "the key of item 1 is empty"),
-]
-
-
-@pytest.mark.scenario("C10")
-@pytest.mark.parametrize(("spec", "words"), BAD, ids=[bad[1] for bad in BAD])
-def test_a_bad_list_is_named_and_nothing_of_it_runs(project: Project, spec: str, words: str) -> None:
-    (project.root / "broken.json").write_text('{"a": ')
-    (project.root / "ok.json").write_text('{"a": 1}')
-    (project.root / "nul.json").write_text('["fine", "a\\u0000b"]')
-    (project.root / "huge.json").write_text(json.dumps(["small", "x" * 10_000_000]))
-    project.pipeline(f"""
-params: {{text: hello}}
-steps:
-  - id: m
-    map: {spec}
-    steps: [{{run: '{NOTE}'}}]
-""")
-    done = project.rerail("run", "pipeline.yaml", check=1)
-
-    assert words in done.stderr
-    assert ledger(project) == []
-    state = project.json("show", "last")
-    assert state["error"]["type"] in ("ItemsInvalid", "ExitCode", "OutputsInvalid")
-    assert sum(path.stat().st_size for path in project.run_dir(state["run_id"]).glob("journal-*")) < 200_000
-
-
-def test_nothing_that_matches_is_no_failure(project: Project) -> None:
-    project.pipeline("""
-steps:
-  - {id: m, map: {over: {glob: "nothing-*"}}, steps: [{run: "false"}]}
-  - {id: after, run: 'echo ${{ steps.m.outputs.total }} ${{ steps.m.outputs.results | length }} >> "$LEDGER"'}
-""")
-    done = project.rerail("run", "pipeline.yaml", check=0)
-
-    assert "m: there are no items" in done.stderr
-    assert ledger(project) == ["0 0"]
 
 
 FAILING = """
@@ -217,67 +105,6 @@ steps:
     assert sorted(ledger(project)[:3]) == ['m["a"] 1', 'm["b"] 1', 'm["b"] 2']
     assert ledger(project)[3:] == ['m["b"] 3', "after"]
     assert project.json("dlq", "list", "last") == []
-
-
-def test_the_dead_letter_queue_from_end_to_end(project: Project) -> None:
-    project.pipeline("""
-steps:
-  - id: m
-    map: {over: [{id: a, n: 1}, {id: b, n: 0}, {id: c, n: 0}, {id: d, n: 2}], key: "${{ item.id }}", max_failures: 50%}
-    steps:
-      - id: one
-        run: echo "one ${{ item.id }}" >> "$LEDGER"
-      - id: two
-        retry: {attempts: 2, delay: 0}
-        run: |
-          echo "two ${{ item.id }} ${{ item.n }}" >> "$LEDGER"
-          test ${{ item.n }} != 0 || { echo "rate limit for ${{ item.id }}" >&2; exit 4; }
-  - {id: after, run: 'echo "after ${{ steps.m.outputs.completed }}" >> "$LEDGER"'}
-""")
-    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
-    assert "2 items failed permanently: m[b], m[c]" in done.stderr
-    assert "4/4, 2 failed" in project.rerail("list", check=0).stdout
-    assert project.json("list")[0]["dead_letters"] == 2
-    shown = project.rerail("show", "r", check=0).stdout
-    assert "2 items failed permanently: rerail dlq list r" in shown
-    assert "dead letter queue" in project.rerail("history", "r", check=0).stdout
-    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr  # the map itself completed
-
-    letters = project.json("dlq", "list", "r", "--error", "for b")
-    assert [(one["key"], one["attempts"], one["value"]) for one in letters] == [("b", 1, {"id": "b", "n": 0})]
-    assert [error["stderr_tail"] for error in letters[0]["errors"]] == ["rate limit for b"] * 2
-    assert [error["step"] for error in letters[0]["errors"]] == ["m/two"] * 2
-    told = project.rerail("dlq", "show", "r", "c", check=0).stdout
-    assert told.count("rate limit for c") == 2
-    assert "no item 'x'" in project.rerail("dlq", "retry", "r", "x", check=2).stderr
-
-    project.ledger_file.write_text("")
-    project.rerail("dlq", "edit", "r", "b", "--value", '{"id": "b", "n": 5}', check=0)
-    project.rerail("dlq", "drop", "r", "c*", check=0)
-    project.rerail("resume", "r", check=0)
-    assert ledger(project) == ["one b", "two b 5", "after 3"]
-    assert project.json("dlq", "list", "r") == []
-    assert [one["key"] for one in results(project)] == ["a", "b", "d"]
-    assert project.json("show", "r")["status"] == "completed"
-
-
-def test_retry_from_the_queue_completes_the_map_and_what_depends_on_it(project: Project) -> None:
-    project.pipeline("""
-steps:
-  - id: m
-    map: {over: [a, b, c], parallel: 1, max_failures: 2}
-    steps: [{run: 'echo "m ${{ item }}" >> "$LEDGER"; test ${{ item }} = a -o -e ok'}]
-  - {id: after, run: 'echo "after ${{ steps.m.outputs.completed }}" >> "$LEDGER"'}
-""")
-    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
-    (project.root / "ok").touch()
-    project.ledger_file.write_text("")
-    project.rerail("dlq", "retry", "r", "b", check=0)
-    assert ledger(project) == ["m b", "after 2"]
-    assert [one["key"] for one in project.json("dlq", "list", "r")] == ["c"]
-    project.rerail("dlq", "retry", "r", check=0)
-
-    assert ledger(project) == ["m b", "after 2", "m c", "after 3"]
 
 
 GROWING = """
@@ -415,17 +242,6 @@ steps:
     assert [one["item"] for one in project.json("show", "r", "m", "--status", "failed")] == ["7"]
 
 
-def test_the_type_of_a_pipeline_is_told(project: Project) -> None:
-    project.pipeline("steps: [{id: m, map: {over: [1]}, steps: [{run: 'true'}]}]")
-    project.pipeline("steps: [{id: l, loop: {max_iterations: 1}, steps: [{run: 'true'}]}]", "loop.yaml")
-    project.pipeline("steps: [{run: 'true'}]", "plain.yaml")
-    for name, kind in (("pipeline.yaml", "mapreduce"), ("loop.yaml", "iterative"), ("plain.yaml", "standard")):
-        project.rerail("run", name, "--id", kind, check=0)
-        checkpoint = json.loads((project.run_dir(kind) / "checkpoint.json").read_text())
-        assert checkpoint["pipeline_type"] == kind
-        assert project.json("show", kind)["pipeline_type"] == kind
-
-
 @pytest.mark.parametrize("body", ["one step", "two steps"])
 def test_as_many_items_as_parallel_says_are_under_way(project: Project, body: str) -> None:
     second = "\n      - {run: 'true'}" if body == "two steps" else ""
@@ -446,3 +262,254 @@ steps:
         under_way += 1 if line == "+" else -1
         most = max(most, under_way)
     assert most == 4  # whatever --parallel says: it is about everything else
+
+
+def test_maps_at_the_same_time_may_have_items_of_the_same_name(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: one
+    needs: []
+    map: {over: [a, b], parallel: 1}
+    steps: [{id: x, run: 'echo "one x ${{ item }}" >> "$LEDGER"; sleep 0.1'}, {id: y, run: 'true'}]
+  - id: two
+    needs: []
+    map: {over: [a, b], parallel: 1}
+    steps: [{id: x, run: 'echo "two x ${{ item }}" >> "$LEDGER"'}, {id: y, run: sleep 0.15}]
+  - {id: three, needs: [], loop: {max_iterations: 2}, steps: [{id: x, run: sleep 0.05}, {id: y, run: 'true'}]}
+  - {id: four, needs: [], loop: {max_iterations: 2}, steps: [{id: x, run: 'true'}, {id: y, run: sleep 0.07}]}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "8", check=0)
+    project.rerail("verify", "r", check=0)
+
+    assert sorted(ledger(project)) == [f"{which} x {item}" for which in ("one", "two") for item in "ab"]
+
+
+def test_only_what_is_lost_of_an_item_is_made_again(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [a, b], parallel: 1}
+    steps:
+      - {id: pay, idempotent: false, run: 'echo "pay ${{ item }}" >> "$LEDGER"'}
+      - id: make
+        run: echo "make ${{ item }}" >> "$LEDGER"; echo ${{ item }} > out-${{ item }}
+        artifacts: [{path: "out-${{ item }}", keep: false}]
+      - {id: use, run: 'echo "use ${{ item }}" >> "$LEDGER"'}
+  - {id: last, run: test -e ok}
+""")
+    assert resumed_without(project, "out-a") == ["make a"]
+
+
+NESTED = """
+steps:
+  - id: outer
+    map: {over: [x, y], parallel: 1}
+    steps:
+      - id: inner
+        map: {over: [1, 2, 3], parallel: 1, max_failures: 1}
+        steps: [{run: 'echo "${{ item }} $RERAIL_STEP_KEY" >> "$LEDGER"; test ${{ item }} != 2'}]
+      - {id: t, run: 'echo "t ${{ steps.inner.outputs.completed }} ${{ steps.inner.outputs.skipped }}" >> "$LEDGER"'}
+  - {id: red, run: 'echo red >> "$LEDGER"'}
+"""
+
+
+def test_an_edited_item_inside_an_item_is_tried_again(project: Project) -> None:
+    project.pipeline(NESTED)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.ledger_file.write_text("")
+    assert "NUL" in project.rerail("dlq", "edit", "r", "x::2", "--value", '"a\\u0000"', check=2).stderr
+    project.rerail("dlq", "edit", "r", "x::2", "--value", "7", check=0)
+    project.rerail("resume", "r", check=0)
+
+    found = ledger(project)
+    assert found[0].startswith("7 r/outer/inner/x::2/round-1")  # another item: new work
+    assert found[1] == "t 3 0"
+    assert [one["item"] for one in project.json("dlq", "list", "r")] == ["y::2"]
+    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
+
+
+def test_an_edit_survives_a_change_of_the_source(project: Project) -> None:
+    (project.root / "l").write_text("a\nbad\n")
+    project.pipeline("""
+steps: [{id: m, map: {over: {lines: l}, parallel: 1}, steps: [{run: 'echo ${{ item }} >> "$LEDGER"; test ${{ item }} != bad'}]}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("dlq", "edit", "r", "bad", "--value", '"good"', check=0)
+    (project.root / "l").write_text("a\nbad\nnew\n")
+    project.rerail("resume", "r", check=0)
+
+    assert ledger(project) == ["a", "bad", "good", "new"]
+
+
+def test_a_value_that_only_python_takes_for_the_same_has_changed(project: Project) -> None:
+    text = '[{"id": "a", "n": %s}, {"id": "bad", "n": 0}]'
+    (project.root / "l.json").write_text(text % "1")
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {json: l.json}, key: "${{ item.id }}", parallel: 1}
+    steps: [{run: 'echo "${{ item.id }} ${{ item.n }}" >> "$LEDGER"; test ${{ item.id }} != bad -o -e ok'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "l.json").write_text(text % "true")
+    (project.root / "ok").touch()
+    assert "1 changed" in project.rerail("resume", "r", check=0).stderr
+
+    assert ledger(project) == ["a 1", "bad 0", "a true", "bad 0"]
+
+
+@pytest.mark.parametrize("where", ["relisted", "key"])
+def test_no_secret_becomes_an_item_by_another_door(project: Project, where: str) -> None:
+    project.env["TOKEN"] = "hunter2-hunter2"
+    key = ', key: "${{ env.TOKEN }}-${{ item }}"' if where == "key" else ""
+    (project.root / "l").write_text("a\n")
+    project.pipeline(f"secrets: [TOKEN]\nsteps: [{{id: m, map: {{over: {{lines: l}}{key}}}, steps: [{{run: 'false'}}]}}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "l").write_text("a\nhunter2-hunter2\n")
+    assert "holds a secret" in project.rerail("resume", "r", check=1).stderr
+
+    for path in project.run_dir("r").rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+
+
+ODD: list[tuple[str, Any]] = [("a::b", "x"), ("a%3A%3Ab", "y"), (":c:", "z"), ("*", "s"), ("a[1]", "t"), ("a1", "u")]
+
+
+def test_odd_keys_are_told_apart_and_named_exactly(project: Project) -> None:
+    (project.root / "l.json").write_text(json.dumps([{"id": key, "v": value} for key, value in ODD]))
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {json: l.json}, key: "${{ item.id }}", max_failures: 100%}
+    steps: [{run: 'exit 1'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    assert len(project.json("dlq", "list", "r")) == len(ODD)
+    assert [one["value"]["v"] for one in project.json("dlq", "list", "r", "a[1]")] == ["t"]
+    project.rerail("dlq", "drop", "r", "*", check=0)
+
+    assert len(project.json("dlq", "list", "r")) == len(ODD) - 1
+
+
+def test_a_map_with_retry_tries_its_failed_items_again(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    retry: {attempts: 2, delay: 0}
+    map: {over: [a, b], parallel: 1}
+    steps: [{run: 'echo ${{ item }} >> "$LEDGER"; test ${{ item }} = a -o -e flag || { touch flag; exit 1; }'}]
+""")
+    project.rerail("run", "pipeline.yaml", check=0)
+
+    assert ledger(project) == ["a", "b", "b"]
+
+
+def test_a_retry_in_a_map_whose_failure_is_allowed(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    allow_failure: true
+    map: {over: [a, b], parallel: 1}
+    steps: [{run: 'echo ${{ item }} >> "$LEDGER"; test -e ok -o ${{ item }} != a'}]
+  - {id: z, run: 'echo z >> "$LEDGER"'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
+    (project.root / "ok").touch()
+    project.rerail("dlq", "retry", "r", check=0)
+
+    assert ledger(project) == ["a", "b", "z", "a", "z"]
+    assert project.json("dlq", "list", "r") == []
+    assert keys(project) == ["a", "b"]
+
+
+@pytest.mark.scenario("L9")
+def test_what_is_new_in_a_list_is_new_work(project: Project) -> None:
+    listed = project.root / "l.json"
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {json: l.json}, key: "${{ item.id }}", parallel: 1}
+    steps: [{run: 'echo "$RERAIL_STEP_KEY $RERAIL_ATTEMPT" >> "$LEDGER"; test -e ok -o ${{ item.id }} != c'}]
+""")
+    for a, b in ((1, 1), (2, None), (3, 1)):
+        items = [{"id": "a", "v": a}, *([{"id": "b", "v": b}] if b else []), {"id": "c", "v": 0}]
+        listed.write_text(json.dumps(items))
+        project.rerail("run", "pipeline.yaml", "--id", "r", "--resume", check=1)
+
+    found = ledger(project)
+    assert len(set(found)) == len(found), found
+    assert {line.split()[0] for line in found if "/c" in line} == {"r/m/c"}  # the same item all the time: the same work
+
+
+@pytest.mark.scenario("H7", "L9")
+def test_items_with_odd_keys_keep_their_place_in_a_changed_list(project: Project) -> None:
+    listed = project.root / "l"
+    listed.write_text("a::b\nc\n")
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {lines: l}, parallel: 1, max_failures: 1}
+    steps:
+      - run: |
+          echo ${{ item }} >> "$LEDGER"; test ${{ item }} != a::b -o -e ok
+          test ${{ item }} != c -o -e killed || { touch killed; kill -9 $PPID; sleep 1; }
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    listed.write_text("new\nc\na::b\n")
+    project.rerail("resume", "r", check=0)
+    assert ledger(project) == ["a::b", "c", "new", "c"]
+    (project.root / "ok").touch()
+    project.rerail("dlq", "retry", "r", check=0)
+
+    assert ledger(project)[4:] == ["a::b"]
+    assert keys(project) == ["new", "c", "a%3A%3Ab"]
+
+
+def test_an_edit_survives_every_change_of_the_source(project: Project) -> None:
+    listed = project.root / "l"
+    listed.write_text("a\nb\nc\n")
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {lines: l}, parallel: 1}
+    steps: [{run: 'echo ${{ item }} >> "$LEDGER"; test ${{ item }} = bb -o ${{ item }} = a'}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("dlq", "edit", "r", "b", "--value", '"bb"', check=0)
+    for more in "de":
+        listed.write_text(listed.read_text() + f"{more}\n")
+        project.rerail("resume", "r", check=1)
+
+    assert ledger(project).count("b") == 1
+    assert ledger(project).count("bb") == 1
+
+
+def test_names_as_they_are_shown_are_names_that_are_taken(project: Project) -> None:
+    project.pipeline("steps: [{id: m, map: {over: [a, b]}, steps: [{run: 'echo ${{ item }}'}]}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert project.rerail("logs", "r", "m[b]", check=0).stdout == "b\n"
+    assert "an item 'x' of m" in project.rerail("logs", "r", "m", "x", check=2).stderr
+
+
+def test_a_step_of_unknown_outcome_inside_an_item_is_asked_about(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: [a, b, c], parallel: 1}
+    steps:
+      - {id: pre, run: 'echo "pre ${{ item }}" >> "$LEDGER"'}
+      - id: pay
+        idempotent: false
+        run: echo "pay ${{ item }}" >> "$LEDGER"; test ${{ item }} != b || kill -9 $PPID; sleep 0.2
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    done = project.rerail("resume", "r", check=5)
+    assert "rerail mark r 'm/pay[b]' completed|failed|pending" in done.stderr
+    assert ledger(project) == ["pre a", "pay a", "pre b", "pay b", "pre c", "pay c"]  # the others went on
+    project.rerail("mark", "r", "m/pay[b]", "completed", check=0)
+    project.rerail("resume", "r", check=0)
+
+    assert len(ledger(project)) == 6
+    assert keys(project) == ["a", "b", "c"]
