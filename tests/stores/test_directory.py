@@ -1,4 +1,4 @@
-"""Both stores keep the contract that rerail.testing ships; the directory store keeps its own promises too."""
+"""The directory store keeps the contract that rerail.testing ships, and its own promises too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from rerail import durable, testing
 from rerail.errors import BadRunId, RunNotFound
 from rerail.ports import Store
 from rerail.stores.directory import DirectoryStore
-from rerail.stores.locate import locate
-from rerail.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.privileges
 
@@ -23,12 +21,6 @@ class TestDirectoryStore(testing.SharedStoreContract):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> Callable[[], Store]:
         return lambda: DirectoryStore(str(tmp_path / ".rerail"))
-
-
-class TestMemoryStore(testing.StoreContract):
-    @pytest.fixture
-    def store(self) -> Store:
-        return MemoryStore()
 
 
 @pytest.fixture
@@ -119,28 +111,6 @@ def test_history_keeps_as_many_older_checkpoints_as_asked(store: DirectoryStore)
 
     kept = sorted(path.name for path in (Path(store.root) / "runs/r1/history").iterdir())
     assert kept == ["checkpoint-000000000011.json", "checkpoint-000000000013.json", "checkpoint-000000000015.json"]
-
-
-@pytest.mark.scenario("J14", "M2")
-def test_the_state_directory_is_found_upward_but_not_beyond_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RERAIL_STORE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    inner = tmp_path / "project" / "a" / "b"
-    inner.mkdir(parents=True)
-    (tmp_path / ".rerail").mkdir()
-    (tmp_path / "project" / ".git").mkdir()
-
-    assert locate(None, str(inner)).root == str(inner / ".rerail")
-    assert locate(None, str(inner), str(tmp_path / "project" / "p.yaml")).root == str(tmp_path / "project/.rerail")
-    (tmp_path / "project" / ".rerail").mkdir()
-    assert locate(None, str(inner)).root == str(tmp_path / "project/.rerail")
-    monkeypatch.setenv("RERAIL_STORE", str(tmp_path / "other"))
-    assert locate(None, str(inner)).root == str(tmp_path / "other")
-    assert locate(f"dir:{tmp_path}/third", str(inner)).root == str(tmp_path / "third")
-    with pytest.raises(Exception, match="unknown store `s4`; known: dir, file, memory"):
-        locate("s4://bucket", str(inner))
 
 
 @pytest.mark.scenario("J5")
