@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import click
 import pytest
 
 from rerail.cli.main import COMMANDS, cli
-from tests.conftest import Project
+from tests.conftest import RERAIL, Project
+from tests.pipelines import note, pipeline, step
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -69,3 +73,17 @@ def test_bugs_are_told_without_a_traceback_unless_asked(project: Project, monkey
     assert main.call(["list"]) == 70
     with pytest.raises(ZeroDivisionError):
         main.call(["--debug", "list"])
+
+
+def test_bytes_that_are_no_text_are_refused_by_name(project: Project) -> None:
+    project.pipeline(pipeline(step("a", note()), top="params: {x: ''}"))
+    done = subprocess.run(
+        [*(os.fsencode(word) for word in RERAIL), b"run", b"pipeline.yaml", b"-p", b"x=\xff"],
+        cwd=project.root,
+        env=project.env,
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert b"must be UTF-8" in done.stderr

@@ -6,7 +6,7 @@ import pytest
 
 from tests.artifacts.pipelines import NOTE, producer
 from tests.conftest import Project
-from tests.pipelines import pipeline
+from tests.pipelines import note, pipeline, step
 
 
 @pytest.mark.scenario("L7")
@@ -83,3 +83,18 @@ def test_an_input_that_is_written_over_later_was_still_what_was_read(project: Pr
     assert project.ledger()[5:] == ["append", "last"]
     assert (project.root / "x.txt").read_text() == "one\nzwei\n"
     assert (project.root / "read.txt").read_text() == "one\n"
+
+
+def test_a_retry_on_the_way_does_not_make_a_product_different(project: Project) -> None:
+    def text(script: str) -> str:
+        return pipeline(
+            step("a", note(script), retry="{attempts: 3, delay: 0}"), step("b", note()), step("c", note("test -e fixed"))
+        )
+
+    project.pipeline(text("echo x=1 >> $RERAIL_OUTPUT"))
+    project.rerail("run", "pipeline.yaml", check=1)
+    project.pipeline(text("test $RERAIL_ATTEMPT = 3\necho x=1 >> $RERAIL_OUTPUT"))
+    (project.root / "fixed").touch()
+    project.rerail("resume", check=0)
+
+    assert project.ledger() == ["a", "b", "c", "a", "a", "c"]

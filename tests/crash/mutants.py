@@ -280,14 +280,14 @@ MUTANTS = (
         file="engine/approvals.py",
         old="            if _is_newer(approval, record) and record.status",
         new="            if record.status",
-        tests=("tests/e2e/test_rate_limits.py::test_the_last_word_counts_however_it_arrived",),
+        tests=("tests/e2e/test_approvals.py::test_the_last_word_counts_however_it_arrived",),
     ),
     Mutant(
         name="accounts-go-although-nothing-was-recorded",
         file="executors/channels.py",
         old="        if recorded:\n            self._remains.remove()\n",
         new="        if True:\n            self._remains.remove()\n",
-        tests=("tests/engine/test_accounts.py::test_a_step_whose_end_could_not_be_recorded_has_cost_what_it_cost",),
+        tests=("tests/app/test_traces.py::test_a_step_whose_end_could_not_be_recorded_has_cost_what_it_cost",),
     ),
     # Found by others, who planted them first
     Mutant(
@@ -422,7 +422,7 @@ MUTANTS = (
         file=DURABLE,
         old="        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)\n",
         new="        return False\n",
-        tests=("tests/engine/test_regressions.py::test_two_owners_of_one_run_do_not_both_go_on",),
+        tests=("tests/stores/test_writer.py::test_two_owners_of_one_run_do_not_both_go_on",),
     ),
     Mutant(
         name="a-time-limit-only-asks",

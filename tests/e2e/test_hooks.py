@@ -1,14 +1,12 @@
-"""Options of steps and of runs: hooks, checks, captured outputs, commits, --from and --until."""
+"""Hooks: `on_failure` and `finally`, cut off, repeated, asked about, and finished before anything else."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
 
 import pytest
 
 from tests.conftest import Project, eventually
-from tests.pipelines import note, pipeline, step
 
 
 def test_hooks_clean_up_after_a_failure_and_at_the_end(project: Project) -> None:
@@ -205,16 +203,6 @@ def test_a_need_that_now_fails_keeps_a_step_from_running_after_its_clean_up(proj
     assert sorted(project.ledger()[3:]) == ["new", "one", "two"]
 
 
-@pytest.mark.parametrize("options", [[], ["--fail-fast"]])
-def test_until_does_not_turn_a_failure_into_success(project: Project, options: list[str]) -> None:
-    project.pipeline(
-        "steps: [{id: a, run: 'false'}, {id: b, run: 'true'}, {id: c, run: 'true'}]\nfinally: [{run: 'true'}]\n"
-    )
-
-    project.rerail("run", "pipeline.yaml", "--id", "r", "--until", "b", *options, check=1)
-    assert project.json("show", "r")["status"] == "failed"
-
-
 def test_a_hook_that_failed_before_the_crash_is_not_forgotten(project: Project) -> None:
     project.pipeline(
         "steps: [{id: a, run: 'true'}]\n"
@@ -309,15 +297,6 @@ def test_a_clean_up_that_fails_does_not_fail_a_run_whose_step_then_completes(pro
     assert project.json("show", "r")["status"] == "completed"
 
 
-def test_from_skips_what_is_declared_after_what_needs_it(project: Project) -> None:
-    project.pipeline(
-        pipeline(step("b", note(), needs="[a]"), step("a", note(), needs="[]"), step("c", note(), needs="[b]"))
-    )
-    project.rerail("run", "pipeline.yaml", "--from", "c", check=0)
-
-    assert project.ledger() == ["c"]
-
-
 def test_a_failing_last_hook_fails_the_run(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]\nfinally: [{id: tell, run: exit 4}]\n")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
@@ -335,134 +314,20 @@ def test_hooks_run_under_fail_fast(project: Project) -> None:
     assert project.ledger() == ["undo", "end"]
 
 
-def test_a_step_has_failed_if_a_check_does_not_pass(project: Project) -> None:
-    project.pipeline(
-        """
+DEAR = 'echo "{\\"cost_usd\\": 5}" >> "$RERAIL_METRICS"; echo paid >> "$LEDGER"'
+
+
+def test_clean_up_comes_before_what_comes_last_although_the_budget_is_spent(project: Project) -> None:
+    text = f"""
+budget: {{cost_usd: 1}}
 steps:
-  - id: a
-    run: echo hello > a.txt
-    checks: [test -s a.txt, "grep -q ${{ 'goodbye' }} a.txt"]
-  - {id: b, write: {path: b.txt, content: x}, checks: ['grep -q x b.txt', 'echo checked >> $LEDGER']}
+  - {{id: a, run: '{DEAR}; exit 1', on_failure: [{{run: 'echo undo >> "$LEDGER"'}}, {{run: 'echo more >> "$LEDGER"'}}]}}
 """
-    )
+    project.pipeline(text)
     failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    assert "check exited with code 1: grep -q ${{ 'goodbye' }} a.txt" in failed.stderr
-    assert project.json("show", "r")["error"]["type"] == "CheckFailed"
-    project.pipeline((project.root / "pipeline.yaml").read_text().replace("goodbye", "hello"))
-    project.rerail("resume", check=0)
+    assert project.ledger() == ["paid", "undo", "more"]
+    assert "next: rerail resume r --budget-usd 10" in failed.stderr
 
-    assert project.ledger() == ["checked"]
-
-
-@pytest.mark.scenario("V4")
-def test_outputs_are_taken_from_stdout(project: Project) -> None:
-    project.pipeline(
-        """
-steps:
-  - {id: a, run: 'printf "one\\ntwo\\n\\n"', outputs: {t: {from: stdout}, l: {from: stdout, as: lines}}}
-  - {id: b, run: 'echo "[1, null]"', outputs: {j: {as: json}}}
-  - {id: c, run: 'head -c 2000000 /dev/zero', outputs: {big: {from: stdout}}, allow_failure: true}
-  - {id: d, run: 'echo not json', outputs: {j: {as: json}}, allow_failure: true}
-"""
-    )
-    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
-    steps = project.json("show", "r")["steps"]
-
-    assert steps[0]["outputs"] == {"t": "one\ntwo", "l": ["one", "two"]}
-    assert steps[1]["outputs"] == {"j": [1, None]}
-    assert "output `big`: stdout has 2000000 bytes; 1000000 at most" in done.stderr
-    assert "output `j`: stdout is not JSON" in done.stderr
-
-
-@pytest.mark.scenario("J8")
-def test_a_pattern_that_would_take_for_ever_is_given_up(project: Project) -> None:
-    endless = "echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa! >&2; exit 1"
-    project.pipeline(
-        f"steps: [{{id: a, run: {endless!r}, retry: {{attempts: 3, delay: 0, on: ['(a+)+$', '(\\d+\\.)+\\d+']}}}}]"
-    )
-    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-
-    assert "a: `(a+)+$` takes too long to look for" in failed.stderr
-    assert project.json("show", "r")["steps"][0]["attempts"] == 1
-
-
-@pytest.mark.parametrize(
-    ("on", "script", "attempts"),
-    [
-        ("[rate_limit]", "echo 'HTTP 429 Too Many Requests' >&2; exit 1", 3),
-        ("[rate_limit]", "echo other >&2; exit 1", 1),
-        ("[7]", "exit 7", 3),
-        ("[7]", "exit 8", 1),
-        ("['connection (reset|refused)']", "echo connection refused >&2; exit 1", 3),
-        ("[timeout]", "sleep 9", 3),
-    ],
-)
-def test_only_what_retry_on_names_is_repeated(project: Project, on: str, script: str, attempts: int) -> None:
-    retry = f"{{attempts: 3, delay: 0, on: {on}}}"
-    project.pipeline(pipeline(step("a", note(script), retry=retry, timeout="0.2s" if "sleep" in script else "9s")))
-    project.rerail("run", "pipeline.yaml", check=1)
-
-    assert len(project.ledger()) == attempts
-
-
-def git(project: Project, *arguments: str) -> None:
-    identity = ("-c", "user.name=t", "-c", "user.email=t@example.com")
-    subprocess.run(["git", *identity, *arguments], cwd=project.root, check=True, capture_output=True)
-
-
-def test_commit_required_with_no_commit_fails_with_context_and_resume_retries_exactly_that_step(
-    project: Project,
-) -> None:
-    """The integration case of spec 123."""
-    git(project, "init", "-q")
-    git(project, "commit", "-q", "--allow-empty", "-m", "start")
-    commit = "git -c user.name=t -c user.email=t@example.com commit -q -m work -a"
-    project.pipeline(
-        pipeline(
-            step("before", note()),
-            step(
-                "implement",
-                note(f"echo change > file.txt\ntest ! -e fixed || {{ git add -A; {commit}; }}"),
-                commit_required="true",
-            ),
-            step("after", note()),
-        )
-    )
-    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
-    assert "commit_required, but no commit was created; changed and not committed:" in failed.stderr
-    assert "?? file.txt" in failed.stderr
-    saved = project.json("show", "r")
-    assert (saved["status"], saved["error"]["type"]) == ("failed", "CommitRequired")
-    assert (saved["state"]["kind"], saved["state"]["step"], saved["next_step"]) == ("failed", "implement", "implement")
-    (project.root / "fixed").touch()
-    project.rerail("resume", "r", check=0)
-
-    assert project.ledger() == ["before", "implement", "implement", "after"]
-
-
-def test_from_and_until(project: Project) -> None:
-    project.pipeline(
-        pipeline(
-            step("a", note()),
-            step("b", note(), needs="[a]"),
-            step("c", note(), needs="[b]"),
-            step("x", note(), needs="[a]"),
-        )
-    )
-    stopped = project.rerail("run", "pipeline.yaml", "--id", "r", "--until", "b", check=0)
-    assert "stopped after b (--until)" in stopped.stderr
-    assert project.ledger() == ["a", "b"]
-    assert project.json("list")[0]["status"] == "paused"
-    project.rerail("resume", "r", "--parallel", "1", check=0)
-    assert sorted(project.ledger()[2:]) == ["c", "x"]
-    project.rerail("resume", "r", "--from", "b", check=0)
-    assert project.ledger()[4:] == ["b", "c"]
-    project.rerail("run", "pipeline.yaml", "--id", "s", "--from", "c", check=0)
-    assert project.ledger()[6:] == ["c"]
-    assert [item["status"] for item in project.json("show", "s")["steps"]] == [
-        "skipped",
-        "skipped",
-        "completed",
-        "skipped",
-    ]
-    assert "no step `zz`" in project.rerail("run", "pipeline.yaml", "--until", "zz", check=2).stderr
+    project.pipeline(text + "finally: [{run: 'echo last >> \"$LEDGER\"'}]\n")
+    project.rerail("run", "pipeline.yaml", "--id", "s", check=1)
+    assert project.ledger()[3:] == ["paid", "undo", "more", "last"]

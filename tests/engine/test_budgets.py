@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.conftest import RERAIL, Project, eventually
+from tests.wrong_clock import SetClock
 
 WIDTH = 4
 
@@ -417,3 +418,52 @@ steps:
     project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
     (project.root / "on").touch()
     project.rerail("resume", "r", check=0)
+
+
+def test_time_in_which_people_think_is_not_the_runs_own(project: Project, set_clock: SetClock) -> None:
+    project.pipeline("budget: {time: 10m}\nsteps: [{id: ok, approve: sure?}, {id: a, run: 'true'}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    driven = project.json("show", "r")["active_seconds"]
+    set_clock(86400)
+    project.rerail("approve", "r", "ok", check=0)
+
+    project.rerail("resume", "r", check=0)
+    assert 0 < driven < project.json("show", "r")["active_seconds"] < 600
+
+
+def test_time_that_a_killed_life_lasted_counts(project: Project) -> None:
+    project.pipeline("steps: [{id: a, run: 'echo a >> \"$LEDGER\"; sleep 300'}]")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    eventually(lambda: project.ledger() == ["a"], "a runs")
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 1.2, "more than the budget to come")
+    process.kill()
+    process.communicate()
+    before = project.json("cost", "r")["attempts"][0]
+    project.pipeline("budget: {time: 1s}\nsteps: [{id: a, run: 'echo a >> \"$LEDGER\"; sleep 300'}]")
+    paused = project.rerail("resume", "r", check=5)
+
+    assert "the budget is spent" in paused.stderr
+    assert project.ledger() == ["a"]
+    after = project.json("cost", "r")["attempts"][0]
+    assert after["status"] == before["status"] == "interrupted"
+    assert after["seconds"] == before["seconds"] > 1.2
+
+
+def test_a_budget_speaks_up_while_a_step_spends_it_and_when_it_is_overspent(project: Project) -> None:
+    project.pipeline("""
+checkpoint: {interval: 0.1s}
+steps:
+  - id: a
+    budget: {cost_usd: 1}
+    run: |
+      for cents in 60 20 40; do
+        echo "{\\"cost_usd\\": 0.$cents}" >> "$RERAIL_METRICS"
+        until grep -q "cost_usd.:$(cat so-far 2>/dev/null)" $RERAIL_RUN_DIR/journal-0001.jsonl; do sleep 0.05; done
+        sleep 1.3
+      done
+""")
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert "50 % of the budget of a is spent: $0.60 of $1.00" in done.stderr
+    assert "the budget of a is spent: $1.20 of $1.00" in done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Project
+from tests.pipelines import note, pipeline, step
 
 
 def repository(path: Path) -> Path:
@@ -128,3 +129,38 @@ steps:
     project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "2", check=1)
     states = {step["id"]: step["status"] for step in project.json("show", "r")["steps"]}
     assert states == {"a": "completed", "b": "failed"}
+
+
+def git(project: Project, *arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.com")
+    subprocess.run(["git", *identity, *arguments], cwd=project.root, check=True, capture_output=True)
+
+
+def test_commit_required_with_no_commit_fails_with_context_and_resume_retries_exactly_that_step(
+    project: Project,
+) -> None:
+    """The integration case of spec 123."""
+    git(project, "init", "-q")
+    git(project, "commit", "-q", "--allow-empty", "-m", "start")
+    commit = "git -c user.name=t -c user.email=t@example.com commit -q -m work -a"
+    project.pipeline(
+        pipeline(
+            step("before", note()),
+            step(
+                "implement",
+                note(f"echo change > file.txt\ntest ! -e fixed || {{ git add -A; {commit}; }}"),
+                commit_required="true",
+            ),
+            step("after", note()),
+        )
+    )
+    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert "commit_required, but no commit was created; changed and not committed:" in failed.stderr
+    assert "?? file.txt" in failed.stderr
+    saved = project.json("show", "r")
+    assert (saved["status"], saved["error"]["type"]) == ("failed", "CommitRequired")
+    assert (saved["state"]["kind"], saved["state"]["step"], saved["next_step"]) == ("failed", "implement", "implement")
+    (project.root / "fixed").touch()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["before", "implement", "implement", "after"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Project, eventually
+from tests.conftest import RERAIL, Project, eventually
 from tests.pipelines import note, pipeline, step
 
 
@@ -318,7 +320,6 @@ def test_a_dry_run_changes_no_byte(project: Project) -> None:
 
 
 def test_the_stream_of_events_is_json_and_in_order(project: Project) -> None:
-    import json
 
     project.pipeline(pipeline(step("a", note())))
     out = project.rerail("run", "pipeline.yaml", "--json", check=0).stdout
@@ -404,9 +405,6 @@ def test_options_of_a_run_hold_on_resume(project: Project) -> None:
 
 @pytest.mark.scenario("G6")
 def test_closed_output_never_fails_a_run(project: Project) -> None:
-    import subprocess
-
-    from tests.conftest import RERAIL
 
     project.pipeline(pipeline(step("a", note()), step("b", note())))
     command = " ".join(RERAIL)
@@ -425,3 +423,8 @@ def test_closed_output_never_fails_a_run(project: Project) -> None:
 
         eventually(both_ran, redirect)
     assert [run["status"] for run in project.json("list")] == ["completed"] * 3
+
+
+def test_very_long_intervals_and_time_limits_are_no_problem(project: Project) -> None:
+    project.pipeline(pipeline(step("a", note(), timeout="9999999h"), top="checkpoint: {interval: 99999h}"))
+    project.rerail("run", "pipeline.yaml", check=0)

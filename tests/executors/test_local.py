@@ -12,6 +12,8 @@ from rerail import durable
 from rerail.core.masking import Mask
 from rerail.executors.local import LocalExecutor
 from rerail.testing import ExecutorContract
+from tests.conftest import Project
+from tests.patched import life
 
 pytestmark = pytest.mark.privileges
 
@@ -35,3 +37,32 @@ def executor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalEx
 
 class TestLocalExecutor(ExecutorContract):
     pass
+
+
+BLIND_ONCE = """
+import errno
+from rerail.executors.local import LocalExecutor
+watch = LocalExecutor._watch
+def blind(self, process):
+    LocalExecutor._watch = watch
+    raise OSError(errno.EMFILE, "Too many open files")
+LocalExecutor._watch = blind
+import rerail.__main__
+"""
+
+
+def test_a_process_that_cannot_be_watched_does_not_run_beside_the_next(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: a
+    retry: {attempts: 2, delay: 0}
+    run: |
+      test $RERAIL_ATTEMPT = 2 || { echo $$ > first; sleep 300; }
+      for _ in $(seq 50); do
+        ! kill -0 $(cat first) || { echo beside >> "$LEDGER"; break; }
+        sleep 0.02
+      done
+      echo end >> "$LEDGER"
+""")
+    assert life(project, "run", "pipeline.yaml", "--id", "r", patch=BLIND_ONCE) == 0
+    assert project.ledger() == ["end"]

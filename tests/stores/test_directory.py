@@ -13,6 +13,8 @@ from rerail import durable, testing
 from rerail.errors import BadRunId, RunNotFound
 from rerail.ports import Store
 from rerail.stores.directory import DirectoryStore
+from tests.conftest import Project
+from tests.pipelines import note, pipeline, step
 
 pytestmark = pytest.mark.privileges
 
@@ -125,3 +127,29 @@ def test_a_deleted_run_leaves_what_links_pointed_to(store: DirectoryStore, tmp_p
     assert (outside / "keep").exists()
     with pytest.raises(RunNotFound):
         store.read("r1")
+
+
+@pytest.mark.scenario("J15")
+def test_a_damaged_frozen_pipeline_blocks_nobody(project: Project) -> None:
+    project.pipeline(pipeline(step("a", note("exit 1"))))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.run_dir("r") / "pipeline.yaml").write_text("rubbish")
+    assert project.json("show", "r")["status"] == "failed"
+    project.rerail("resume", "r", check=1)
+
+    assert (project.run_dir("r") / "pipeline-0002.yaml").read_text() == (project.root / "pipeline.yaml").read_text()
+
+
+@pytest.mark.scenario("E3", "M8")
+def test_run_json_is_healed_from_the_journal_and_strangers_in_runs_are_ignored(project: Project) -> None:
+    project.pipeline(pipeline(step("a", note("exit 1"))))
+    project.rerail("run", "pipeline.yaml", "--id", "old", check=1)
+    project.rerail("run", "pipeline.yaml", "--id", "new", check=1)
+    (project.run_dir("new") / "run.json").write_text("{")
+    (project.root / ".rerail" / "runs" / "Thumbs.db").touch()
+    resumed = project.rerail("resume", check=1)
+
+    assert "run new of pipeline" in resumed.stderr
+    assert "run.json is damaged" in resumed.stderr
+    assert '"run_id": "new"' in (project.run_dir("new") / "run.json").read_text()
+    assert project.rerail("resume", "last", check=1)

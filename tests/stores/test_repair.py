@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.artifacts.pipelines import producer
-from tests.conftest import Project
-from tests.pipelines import keys, ledger, pipeline, results
+from tests.conftest import Project, eventually
+from tests.pipelines import dollars, keys, ledger, note, pipeline, results, step
 
 
 def test_a_repaired_run_verifies(project: Project) -> None:
@@ -77,3 +78,62 @@ def test_items_whose_records_a_repair_gave_up_run_again(project: Project, kept: 
 
     assert keys(project) == ["a", "b", "c", "d"]
     assert all(one["outputs"] == {"v": one["key"]} for one in results(project))
+
+
+DEAR = 'echo "{\\"cost_usd\\": 5}" >> "$RERAIL_METRICS"; echo paid >> "$LEDGER"'
+
+
+@pytest.mark.scenario("E2")
+def test_a_repair_keeps_what_was_saved_of_a_running_attempt(project: Project) -> None:
+    project.pipeline(f"""
+checkpoint: {{interval: 0.1s}}
+steps: [{{id: a, run: '{DEAR}; test -e fine || sleep 300'}}]
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    journal = project.run_dir("r") / "journal-0001.jsonl"
+
+    def saved() -> list[int]:
+        data = journal.read_bytes() if journal.exists() else b""
+        return [at for at, line in _lines(data) if b"step-progressed" in line and b"cost_usd" in line]
+
+    eventually(lambda: len(saved()) >= 4, "progress is saved")
+    process.kill()
+    process.communicate()
+    data = bytearray(journal.read_bytes())
+    data[saved()[2] + 30] ^= 1
+    journal.write_bytes(data)
+    (project.run_dir("r") / "checkpoint.json").unlink()
+    project.rerail("show", "r", check=6)
+    project.rerail("repair", "r", check=0)
+
+    assert dollars(project) == 5
+    (project.root / "fine").touch()
+    project.rerail("resume", "r", check=0)
+    assert dollars(project) == 10
+
+
+def _lines(data: bytes) -> list[tuple[int, bytes]]:
+    found, at = [], 0
+    for line in data.split(b"\n"):
+        found.append((at, line))
+        at += len(line) + 1
+    return found
+
+
+def test_repair_keeps_what_follows_the_checkpoint_and_asks_about_what_it_cannot_prove(project: Project) -> None:
+    steps = [step(f"s{number}", note()) for number in range(12)]
+    project.pipeline(pipeline(*steps, step("pay", note("sleep 60"), idempotent="false")))
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+    checkpoint = project.run_dir("r") / "checkpoint.json"
+    eventually(lambda: checkpoint.exists() and '"next_step": "pay"' in checkpoint.read_text(), "the checkpoint caught up")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    journal = project.run_dir("r") / "journal-0001.jsonl"
+    data = bytearray(journal.read_bytes())
+    data[900] ^= 1
+    journal.write_bytes(data)
+    project.rerail("repair", "r", check=0)
+    paused = project.rerail("resume", "r", check=5)
+
+    assert "the outcome of pay is unknown" in paused.stderr
+    assert len(project.ledger()) == 13

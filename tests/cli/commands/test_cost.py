@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
 from tests.conftest import Project, eventually
+from tests.pipelines import dollars, note, pipeline, step
 
 
 def cost(project: Project) -> int:
@@ -95,3 +97,52 @@ def test_days_are_those_of_this_machine(project: Project) -> None:
 def test_a_day_that_no_calendar_here_reaches_is_none(project: Project, zone: str, day: str) -> None:
     project.env["TZ"] = zone
     assert "neither a day such as " in project.rerail("cost", "--since", day, check=2).stderr
+
+
+DEAR = 'echo "{\\"cost_usd\\": 5}" >> "$RERAIL_METRICS"; echo paid >> "$LEDGER"'
+
+
+def test_the_command_of_a_map_costs_what_it_reports(project: Project) -> None:
+    project.pipeline(f"""
+budget: {{cost_usd: 3}}
+steps:
+  - id: m
+    map: {{over: {{command: '{DEAR}; echo x'}}}}
+    steps: [{{run: 'echo ran >> "$LEDGER"'}}]
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+
+    assert project.ledger() == ["paid"]
+    assert dollars(project) == 5
+    project.rerail("resume", "r", "--budget-usd", "20", check=0)
+    assert project.ledger() == ["paid", "ran"]  # the list was made once
+    assert dollars(project) == 5
+
+
+def kill_in(project: Project, name: str, *arguments: str) -> None:
+    """Run until that step has said so in the ledger once more, and kill."""
+    before = project.ledger().count(name)
+    process = project.spawn(*arguments)
+    eventually(lambda: project.ledger().count(name) == before + 1, f"{name} runs")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_money_is_counted_whatever_happens(project: Project) -> None:
+    spend = """echo '{"cost_usd": 5}' >> $RERAIL_METRICS\n"""
+    project.pipeline(
+        pipeline(
+            step("cut", spend + note("test -e go || sleep 60")),
+            step("bad-output", spend + "echo nonsense >> $RERAIL_OUTPUT", allow_failure="true"),
+            step("huge", "echo '{\"cost_usd\": 1e308}' >> $RERAIL_METRICS\n" * 2 + spend),
+            step("fails", spend + "exit 1", retry="{attempts: 2, delay: 0}", allow_failure="true"),
+        )
+    )
+    kill_in(project, "cut", "run", "pipeline.yaml", "--id", "r")
+    (project.root / "go").touch()
+    done = project.rerail("resume", "r", check=0)
+
+    assert project.json("show", "r")["total_cost_usd"] == 30
+    assert "huge: $RERAIL_METRICS line 1: cost_usd is not a number that can be counted" in done.stderr
+    (project.run_dir("r") / "checkpoint.json").unlink()
+    assert project.json("show", "r")["total_cost_usd"] == 30

@@ -1,0 +1,30 @@
+"""Letters are there until what they say is recorded."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+from rerail.core.events import ApprovalGiven
+from rerail.stores import inbox
+from tests.conftest import Project
+from tests.patched import life
+
+DIES_BEFORE_IT_RECORDS = """
+import os
+from rerail.engine.recorder import Recorder
+Recorder.flush = lambda self: os._exit(9)
+import rerail.__main__
+"""
+
+
+def test_an_answer_is_there_until_it_is_recorded(project: Project) -> None:
+    project.pipeline("steps: [{id: ok, approve: sure?}, {id: more, needs: [], approve: really?}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    for step in ("ok", "more"):  # as from beside a process that drives the run
+        said = ApprovalGiven(at=datetime.now(UTC), step=step, approved=True, by="me")
+        inbox.put(str(project.run_dir("r")), said)
+    assert life(project, "resume", "r", patch=DIES_BEFORE_IT_RECORDS) == 9
+
+    project.rerail("resume", "r", check=0)
+    assert os.listdir(project.run_dir("r") / "inbox") == []
