@@ -194,7 +194,7 @@ MUTANTS = (
         file="stores/directory.py",
         old="            durable.move_file(path, gone)\n            durable.remove_tree(gone)\n",
         new="            durable.remove_tree(path)\n",
-        tests=("tests/crash/test_findings.py::test_a_deletion_that_is_cut_off_leaves_a_run_or_none",),
+        tests=("tests/crash/test_kill_points.py::test_a_deletion_that_is_cut_off_leaves_a_run_or_none",),
     ),
     # What runs again, and as what
     Mutant(
@@ -316,21 +316,21 @@ MUTANTS = (
         file="stores/journal.py",
         old="    return any(not _fault(line, Position(",
         new="    return False and any(not _fault(line, Position(",
-        tests=("tests/crash/test_findings.py::test_rot_in_what_was_written_last_is_no_tear",),
+        tests=("tests/crash/test_damage.py::test_rot_in_what_was_written_last_is_no_tear",),
     ),
     Mutant(
         name="older-segments-are-believed",
         file="stores/segments.py",
         old="        if segment.number > covered.segment:\n            break\n",
         new="        if segment.number != covered.segment:\n            continue\n",
-        tests=("tests/crash/test_findings.py::test_rot_in_the_journal_of_an_earlier_life_is_noticed",),
+        tests=("tests/crash/test_damage.py::test_rot_in_the_journal_of_an_earlier_life_is_noticed",),
     ),
     Mutant(
         name="repair-takes-the-snapshot-of-another-run",
         file="stores/repair.py",
         old="            if checkpoint.run_id == run_id:\n                found",
         new="            if checkpoint:\n                found",
-        tests=("tests/crash/test_findings.py::test_a_repair_takes_no_snapshot_of_another_run",),
+        tests=("tests/stores/test_repair.py::test_a_repair_takes_no_snapshot_of_another_run",),
     ),
     Mutant(
         name="repair-leaves-no-checkpoint",
@@ -366,7 +366,7 @@ MUTANTS = (
         file="stores/inbox.py",
         old="        self._taken.append(path)\n",
         new="        durable.remove_file(path)\n",
-        tests=("tests/crash/test_survivors.py::test_a_letter_is_there_until_what_it_says_is_recorded",),
+        tests=("tests/stores/test_inbox.py::test_a_letter_is_there_until_what_it_says_is_recorded",),
     ),
     Mutant(
         name="a-watchdog-that-was-killed-is-not-replaced",
@@ -408,14 +408,14 @@ MUTANTS = (
         file="executors/watchdog.py",
         old="            self._words[place] = 0\n",
         new="",
-        tests=("tests/crash/test_survivors.py::test_the_watchdog_forgets_who_has_ended",),
+        tests=("tests/executors/test_watchdog.py::test_the_watchdog_forgets_who_has_ended",),
     ),
     Mutant(
         name="cost-is-unknown-while-artifacts-are-sealed",
         file="engine/progress.py",
         old="    if outcome.metrics:\n",
         new="    if False:\n",
-        tests=("tests/crash/test_survivors.py::test_what_an_attempt_cost_is_recorded_before_its_artifacts_are_sealed",),
+        tests=("tests/engine/test_step_files.py::test_what_an_attempt_cost_is_recorded_before_its_artifacts_are_sealed",),
     ),
     Mutant(
         name="a-replaced-lock-counts",
@@ -436,6 +436,6 @@ MUTANTS = (
         file="stores/content_store.py",
         old='"lock"), alone=True)',
         new='"lock"))',
-        tests=("tests/crash/test_survivors.py::test_nothing_that_a_live_run_may_need_is_removed",),
+        tests=("tests/crash/test_prune_races.py::test_nothing_that_a_live_run_may_need_is_removed",),
     ),
 )

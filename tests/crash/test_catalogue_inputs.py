@@ -21,13 +21,16 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Project, eventually
+from tests.conftest import RERAIL, Project, eventually
 from tests.pipelines import as_somebody
 from tests.wrong_clock import SetClock
 
 pytestmark = pytest.mark.privileges
 
+
 DAY = 86400
+
+
 PIPELINE = """\
 steps:
   - id: one
@@ -343,3 +346,21 @@ def test_conflict_copies_of_a_sync_tool_are_nobodys_state(project: Project) -> N
     assert project.ledger() == ["one", "two", "two"]
     rows = {run["run_id"]: run["status"] for run in project.json("list")}
     assert rows == {"r": "completed", "r-laptop": "damaged"}
+
+
+@pytest.mark.scenario("M4")
+@pytest.mark.parametrize("ok", [True, False])
+def test_the_directory_we_were_started_in_is_removed(project: Project, ok: bool) -> None:
+    sub = project.root / "sub"
+    sub.mkdir()
+    project.pipeline(f'steps: [{{id: a, run: "rm -rf {sub}"}}, {{id: b, run: "{"true" if ok else "exit 3"}"}}]')
+
+    done = subprocess.run(
+        [*RERAIL, "run", "../pipeline.yaml", "--id", "r"], cwd=sub, env=project.env, capture_output=True, text=True
+    )
+
+    assert done.returncode == (0 if ok else 1), done.stderr
+    if not ok:
+        assert "exited with code 3" in done.stderr
+        assert "next: rerail resume r --store" in done.stderr
+    assert project.json("show", "r")["status"] == ("completed" if ok else "failed")

@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,16 @@ from tests.crash.test_unwritable import STATE_ERROR, check_honest
 from tests.pipelines import note, pipeline, step
 
 STRACE = shutil.which("strace")
+
+
 needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace, which makes the kernel's answers")
+
+
 needs_root = pytest.mark.needs_root("to mount")
+
+
 pytestmark = pytest.mark.privileges
+
 
 HOLD = note("while ! test -e go; do sleep 0.02; done")
 
@@ -316,6 +324,8 @@ def crashes():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.string_at(0)
 """
+
+
 DEATHS = {
     "leaves": "SystemExit: 3",
     "vanishes": "exited with code 5",
@@ -403,3 +413,29 @@ def test_what_cannot_be_started_is_named(odd_ends: Project) -> None:
     assert plain.error is not None
     assert plain.error.exit_code == 126
     assert [name for name in odd_ends.ledger() if name in ("big", "plain")] == ["plain", "plain"]
+
+
+TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'
+
+
+@pytest.mark.scenario("C6")
+def test_a_descriptor_beyond_the_limit_keeps_no_step_from_starting(project: Project) -> None:
+    project.pipeline(TWO)
+    (project.root / "ok").touch()
+    high = 100
+    os.dup2(0, high)
+    try:
+        limit = "import os,resource,sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.execv(sys.argv[1], sys.argv[1:])"
+        done = subprocess.run(
+            [sys.executable, "-c", limit, *RERAIL, "run", "pipeline.yaml", "--id", "r"],
+            cwd=project.root,
+            env=project.env,
+            pass_fds=(high,),
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        os.close(high)
+
+    assert done.returncode == 0, done.stderr
+    assert project.ledger() == ["a", "b"]

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from rerail.core.events import StepCompleted
 from rerail.core.state import RunState
 from rerail.errors import StateDamaged
 from rerail.stores.directory import DirectoryStore
+from rerail.testing import header, started
 from tests.conftest import Project, eventually
 from tests.crash.figures import figure
 
@@ -255,8 +260,6 @@ def test_a_newer_format_is_refused_by_name(project: Project) -> None:
         "import rerail.core.formats as f, rerail.stores.writer as r, sys; r.JOURNAL = f.Format('journal', 99);"
         "from rerail.cli.main import call; sys.exit(call(['resume', 'r']))"
     )
-    import subprocess
-    import sys
 
     subprocess.run([sys.executable, "-c", code], cwd=project.root, env=project.env, capture_output=True, check=False)
     before = project.state_digest()
@@ -266,3 +269,90 @@ def test_a_newer_format_is_refused_by_name(project: Project) -> None:
     assert "upgrade" in refused.stderr
     project.rerail("repair", "r", check=6)
     assert project.state_digest() == before
+
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'
+
+
+@pytest.mark.scenario("E10")
+def test_a_journal_that_tells_the_impossible_is_refused_and_can_be_repaired(project: Project) -> None:
+    """Its sums are right: it was written by our own writer, with an event that the engine would never have recorded."""
+    log = DirectoryStore(str(project.root / ".rerail")).create(header("r"), b"steps: [{run: 'true'}]")
+    log.append([started()])
+    log.append([StepCompleted(at=AT, step="a", attempt=1, duration=1.0)])
+    log.close()
+
+    for command in ("resume", "show", "verify"):
+        refused = project.rerail(command, "r", check=6)
+        assert "contradicts itself" in refused.stderr + refused.stdout
+        assert "rerail repair r" in refused.stderr + refused.stdout
+    project.rerail("repair", "r", check=0)
+    assert project.json("show", "r")["status"] in ("running", "interrupted", "crashed")
+
+
+PAY = """
+steps:
+  - {id: a, run: 'echo a | tee -a "$LEDGER"'}
+  - {id: pay, idempotent: false, run: 'echo pay | tee -a "$LEDGER"; kill -9 $PPID; sleep 60'}
+"""
+
+
+def flip(path: Path, words: bytes, beyond: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(words) + beyond] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.scenario("E2")
+@pytest.mark.parametrize("at", [b'"step-completed"', b'{"sum":"', b'"seq":3'])
+def test_rot_in_what_was_written_last_is_no_tear(project: Project, at: bytes) -> None:
+    """The end of one step and the start of the next are one write: what is wrong before something whole was not torn."""
+    project.pipeline(PAY)
+    project.rerail("run", "pipeline.yaml", "--id", "r", "-q", check=-signal.SIGKILL)
+    journal = project.run_dir("r") / "journal-0001.jsonl"
+    lines = journal.read_bytes().split(b"\n")
+    before = b"\n".join(lines[:3])  # the opening, the run's start, the start of a
+    data = bytearray(journal.read_bytes())
+    data[data.index(at, len(before)) + 12] ^= 1
+    journal.write_bytes(data)
+    (project.run_dir("r") / "checkpoint.json").unlink()
+
+    project.rerail("resume", "r", check=6)
+    project.rerail("verify", "r", check=6)
+    assert project.ledger() == ["a", "pay"]
+
+
+@pytest.mark.scenario("E5")
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("witness", ["logs", "begun"])
+def test_a_run_whose_records_are_all_gone_is_not_started_over(project: Project, emptied: bool, witness: str) -> None:
+    project.pipeline(PAY)
+    project.rerail("run", "pipeline.yaml", "--id", "r", "-q", check=-signal.SIGKILL)
+    place = project.run_dir("r")
+    shutil.rmtree(place / "history")
+    (place / "checkpoint.json").unlink(missing_ok=True)
+    (place / "journal-0001.jsonl").unlink()
+    if emptied:
+        (place / "journal-0001.jsonl").touch()
+    if witness == "logs":
+        (place / "begun").unlink()
+    else:
+        shutil.rmtree(place / "logs")
+
+    refused = project.rerail("resume", "r", check=6)
+    assert witness in refused.stderr or "its first line is damaged" in refused.stderr
+    project.rerail("verify", "r", check=6)
+    assert project.ledger() == ["a", "pay"]
+
+
+@pytest.mark.scenario("E2")
+def test_rot_in_the_journal_of_an_earlier_life_is_noticed(project: Project) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("resume", "r", check=1)
+    flip(project.run_dir("r") / "journal-0001.jsonl", b'"step-completed"', 20)
+
+    project.rerail("resume", "r", check=6)

@@ -8,6 +8,7 @@ directory: what the steps did, and what the world was told. rerail's own word is
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from typing import Any
 
@@ -17,14 +18,24 @@ from tests.crash.conftest import Lab
 from tests.crash.figures import figure
 
 SIGKILLED = -9
+
+
 WIDEST = 3  # attempts at once, at most
+
+
 FEWEST_POINTS = 250
+
+
 UNITS = {
     *("seed", "left", "right", "flaky", "breaks", "reduce"),
     *(f"pairs/{step}[{item}]" for step in ("one", "two") for item in ("a", "bad")),
     *("plain[x]", "plain[y y]", "polish/check[1]", "polish/check[2]"),
 }
+
+
 FAILS_ONCE = "flaky"
+
+
 OUTPUTS = {
     "seed": {"n": 7},
     "left": {"side": "left", "list": [1, 2.5, None]},
@@ -34,6 +45,8 @@ OUTPUTS = {
     "reduce": {"total": 14},
     "note": {},
 }
+
+
 FILES = {
     "left.txt": "left\n",
     "right.txt": "right\n",
@@ -42,6 +55,8 @@ FILES = {
     "made-y y.txt": "y y\n",
     "note.txt": "done\n",
 }
+
+
 RESULTS = [
     {"key": "a", "outputs": {"from": "a", "made": "a"}},
     {"key": "x", "outputs": {"length": 3}},
@@ -141,3 +156,26 @@ def test_undisturbed(lab: Lab) -> None:
 
     check_invariants(result, cuts=0)
     assert len(result["ledger"]) == len(UNITS) + 1
+
+
+@pytest.mark.scenario("A7")
+def test_a_deletion_that_is_cut_off_leaves_a_run_or_none(lab: Lab) -> None:
+    """Half of a run looked like one that has hardly begun: resume ran its finished steps again."""
+    at = 0
+    while True:
+        at += 1
+        result = lab.ask(kind="deletion", mode="kill", at=at)
+        before, met, after = result["lives"]
+        again = result["ledger"][met["ledger"] : after["ledger"]]
+        if result["there"]:
+            assert after["code"] == 0, result
+            assert [line.split()[0] for line in again] == ["end"], result  # the one that had failed
+        else:
+            assert again == [], result
+        assert [name for name in result["left"] if name.startswith(".")] == [], result
+        if met["code"] == 0:
+            break
+        assert met["code"] == -signal.SIGKILL, result
+        assert before["acked"] == ["one", "tree", "two"], result
+    figure("T1", "calls killed while a run is deleted", at - 1)
+    assert at > 10

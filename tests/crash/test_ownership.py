@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -17,11 +19,13 @@ import pytest
 from rerail import api, durable, testing
 from rerail.core.model import RunOptions
 from rerail.core.plan import ExecuteOptions
+from rerail.errors import StateDamaged
 from rerail.stores.directory import DirectoryStore
-from tests.conftest import Project, eventually
+from tests.conftest import RERAIL, Project, eventually
 from tests.crash.figures import figure
 
 ROOT = Path(__file__).parent.parent.parent
+
 
 HOLD = """\
 steps:
@@ -31,6 +35,8 @@ steps:
       while ! test -e go; do sleep 0.01; done
       exit 1
 """
+
+
 BUSY = 4
 
 
@@ -252,3 +258,89 @@ def test_a_project_that_was_moved_is_resumed_where_it_is_now(project: Project) -
 
     project.rerail("resume", "r", check=1)
     assert project.ledger() == ["hold", "hold"]
+
+
+TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'
+
+
+NEEDS_ROOT = pytest.mark.needs_root("to make namespaces")
+
+
+@pytest.mark.privileges
+@NEEDS_ROOT
+@pytest.mark.scenario("F14", "F9")
+def test_a_run_whose_owner_died_in_another_container_can_be_deleted(project: Project) -> None:
+    """Its number in there means nothing out here, but its lock is free."""
+    project.pipeline('steps: [{id: a, run: "echo up >> $LEDGER; sleep 60"}]')
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    runner = subprocess.Popen([*inside, *RERAIL, "run", "pipeline.yaml", "--id", "r"], cwd=project.root, env=project.env)
+    eventually(lambda: project.ledger() == ["up"])
+    refused = project.rerail("delete", "r", "--yes")
+    runner.kill()
+    runner.wait()
+    eventually(lambda: not DirectoryStore(str(project.root / ".rerail")).is_owned("r"))
+
+    assert refused.returncode == 4
+    assert project.json("show", "r")["status"] == "crashed"
+    assert "is not running" in project.rerail("stop", "r", check=0).stderr
+    project.rerail("delete", "r", "--yes", check=0)
+
+
+@pytest.mark.privileges
+def test_a_lock_file_of_any_size_is_only_looked_at(project: Project) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    os.truncate(project.run_dir("r") / "lock", 3 << 30)
+
+    def little_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+    assert "failed" in project.rerail("list", check=0, preexec_fn=little_memory).stdout
+
+
+@pytest.mark.privileges
+@NEEDS_ROOT
+@pytest.mark.scenario("F9", "F14")
+def test_a_run_in_another_container_is_alive_as_far_as_can_be_told(project: Project) -> None:
+    """The number of its process means nothing out here: there may be none of that number, or a stranger."""
+    project.pipeline('steps: [{id: a, run: "echo up >> $LEDGER; until test -e go; do sleep 0.02; done"}]')
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    runner = subprocess.Popen(
+        [*inside, *RERAIL, "run", "pipeline.yaml", "--id", "r", "-q"], cwd=project.root, env=project.env
+    )
+    eventually(lambda: project.ledger() == ["up"])
+
+    assert project.json("list")[0]["status"] == "running"
+    assert project.rerail("resume", "r").returncode == 4
+    (project.root / "go").touch()
+    assert runner.wait() == 0
+
+
+@pytest.mark.scenario("F11")
+def test_a_lock_whose_file_was_replaced_in_the_meantime_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    flock = fcntl.flock
+
+    def replaced_before(fd: int, how: int) -> None:
+        path.unlink()
+        path.touch()
+        flock(fd, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rerail.durable.fcntl.flock", replaced_before)
+        with pytest.raises(BlockingIOError):
+            durable.Lock(str(path))
+    durable.Lock(str(path)).release()
+
+
+def test_who_could_not_take_a_run_over_is_not_taken_for_its_driver(project: Project) -> None:
+    """He may live on, and would be sent the signal that is meant for a driver."""
+    project.pipeline("steps: [{id: a, run: 'kill -9 $PPID; sleep 60'}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=-9)
+    (project.run_dir("r") / "results").symlink_to(project.root)
+    store = DirectoryStore(str(project.root / ".rerail"))
+    with pytest.raises(StateDamaged):
+        store.own("r")
+
+    assert not store.ownership("r").alive
+    assert project.json("list")[0]["status"] == "crashed"

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RERAIL, Project
+from tests.conftest import RERAIL, Project, eventually
 from tests.crash import figures
 
 INTERLEAVE = Path(__file__).parent / "interleave.py"
+
+
 PIPELINE = """
 steps:
   - id: make
@@ -72,3 +74,27 @@ def test_no_copy_is_removed_that_a_run_needs(
         at += 1 if "RERAIL_EVERY_MOMENT" in os.environ else stride
         moments += 1
     figures.figure("T1", "moments of prune, fork and run at which another of them took place", moments)
+
+
+@pytest.mark.scenario("E8")
+def test_nothing_that_a_live_run_may_need_is_removed(project: Project) -> None:
+    """The copy of an artifact is kept before the journal says so: who prunes in between must not see it as nobody's."""
+    project.pipeline("""
+steps:
+  - {id: a, artifacts: [made], run: 'echo $RERAIL_RUN_ID > made'}
+  - {id: b, run: 'test "$RERAIL_RUN_ID" = old || { echo b >> "$LEDGER"; until test -e go; do sleep 0.02; done; }'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "old", check=0)
+    live = project.spawn("run", "pipeline.yaml", "--id", "live")
+    eventually(lambda: project.ledger() == ["b"], "it runs")
+    objects = project.root / ".rerail" / "objects"
+    before = {path for path in objects.rglob("*") if path.is_file()}
+
+    said = project.rerail("prune", "--keep", "0", check=0).stderr
+
+    assert "no copies of artifacts removed: a live run may need them" in said
+    assert before <= {path for path in objects.rglob("*") if path.is_file()}
+    (project.root / "go").touch()
+    live.communicate()
+    project.rerail("verify", "live", check=0)
+    assert "removed 1 cop" in project.rerail("prune", "--keep", "1", check=0).stderr

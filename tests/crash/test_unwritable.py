@@ -7,6 +7,7 @@ well again a resume completes it.
 from __future__ import annotations
 
 import errno
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,3 +89,15 @@ def test_every_write_is_short(lab: Lab, shard: int) -> None:
     figure("T2", "short writes of a real process", done)
 
     assert stopped == 0
+
+
+@pytest.mark.scenario("D10", "G2")
+@pytest.mark.parametrize("at", [40, 55])
+def test_a_disk_that_does_not_answer_is_named_and_can_be_left(lab: Lab, at: int) -> None:
+    result = lab.ask(kind="hanging", mode="hang", at=at)
+    met, after = result["lives"]
+
+    assert met["code"] == 128 + signal.SIGINT, result
+    assert "a write to the state has taken" in result["messages"]
+    assert "exiting during a write to the state" in result["messages"]
+    assert after["code"] == 0, result

@@ -357,3 +357,30 @@ steps: [{id: a, run: 'echo "429 Too Many Requests, retry after 3 hours" >&2; exi
     shown = project.json("show", "r")
     assert shown["paused_for"] == "quota"
     assert json.dumps(before or shown["paused_until"])
+
+
+def test_how_often_a_service_refused_in_a_row_is_known_to_the_next_life(project: Project, set_clock: SetClock) -> None:
+    """Killed while it waits to ask again, for longer than any machine takes to kill it."""
+    project.pipeline("""
+checkpoint: {interval: 0.1s}
+steps:
+  - id: a
+    retry: {attempts: 3, delay: 4m, max_delay: 4m, backoff: fixed, jitter: false}
+    run: 'echo a >> "$LEDGER"; echo "429 Too Many Requests" >&2; exit 1'
+""")
+    process = project.spawn("run", "pipeline.yaml", "--id", "r")
+
+    def refusals() -> int:
+        return sum(path.read_bytes().count(b'"refused":') for path in project.run_dir("r").glob("journal-*.jsonl"))
+
+    eventually(lambda: refusals() == 1, "it was refused")
+    process.kill()
+    process.communicate()
+    set_clock(400)
+    resumed = project.spawn("resume", "r")
+    eventually(lambda: refusals() == 2, "it was refused again")
+    set_clock(800)
+    resumed.communicate(timeout=120)
+
+    assert resumed.returncode == 1
+    assert project.ledger() == ["a", "a", "a"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rerail.core.events import ApprovalGiven
 from rerail.stores import inbox
@@ -28,3 +29,17 @@ def test_an_answer_is_there_until_it_is_recorded(project: Project) -> None:
 
     project.rerail("resume", "r", check=0)
     assert os.listdir(project.run_dir("r") / "inbox") == []
+
+
+def test_a_letter_is_there_until_what_it_says_is_recorded(tmp_path: Path) -> None:
+    """Whoever reads it may die before that, and may ask for more before that."""
+    said = ApprovalGiven(at=datetime(2026, 1, 2, tzinfo=UTC), step="ok", approved=True, by="me")
+    inbox.put(str(tmp_path), said)
+
+    assert inbox.DirectoryInbox(str(tmp_path)).take() == [said]
+    reader = inbox.DirectoryInbox(str(tmp_path))
+    assert reader.take() == [said], "the one who read it first has died"
+    assert reader.take() == []
+    assert inbox.DirectoryInbox(str(tmp_path)).take() == [said], "it is not recorded yet"
+    reader.clear()
+    assert inbox.DirectoryInbox(str(tmp_path)).take() == []

@@ -17,8 +17,11 @@ from rerail.errors import JournalDamaged
 from rerail.stores import journal, segments
 from rerail.stores.directory import DirectoryStore
 from rerail.stores.journal import Position
+from tests.conftest import Project
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
@@ -149,3 +152,13 @@ def test_what_a_superseded_writer_still_appends_does_not_count(tmp_path: Path) -
     recording = store.read("r1")
     assert set(recording.state.units) == {("real", None)}
     assert any("never acknowledged" in notice for notice in recording.notices)
+
+
+@pytest.mark.scenario("E11")
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"x": {"b": [{"c": 1, "c": 1}]}}', '{"a": ":", "b": 1, "b": 2}'])
+def test_an_object_that_says_something_twice_is_refused(project: Project, text: str) -> None:
+    project.pipeline(f"steps:\n  - id: s\n    run: |\n      echo '{text}' >> \"$RERAIL_OUTPUT\"\n")
+
+    refused = project.rerail("run", "pipeline.yaml", check=1)
+
+    assert "two values" in refused.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -137,3 +138,28 @@ def test_repair_keeps_what_follows_the_checkpoint_and_asks_about_what_it_cannot_
 
     assert "the outcome of pay is unknown" in paused.stderr
     assert len(project.ledger()) == 13
+
+
+TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'
+
+
+def flip(path: Path, words: bytes, beyond: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(words) + beyond] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.scenario("E4")
+def test_a_repair_takes_no_snapshot_of_another_run(project: Project) -> None:
+    project.pipeline(TWO)
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "ok").touch()
+    project.rerail("run", "pipeline.yaml", "--id", "other", check=0)
+    shutil.copy(project.run_dir("other") / "checkpoint.json", project.run_dir("r") / "checkpoint.json")
+    shutil.rmtree(project.run_dir("r") / "history")
+    flip(project.run_dir("r") / "journal-0001.jsonl", b'"step-failed"', 20)
+    project.rerail("repair", "r", check=0)
+    before = project.ledger()
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == [*before, "b"], "what the other run did is not done here"
