@@ -217,6 +217,24 @@ def test_what_depends_on_who_runs_it_is_tried_as_root_and_as_an_ordinary_user() 
             assert re.search(r"pytest\.mark\.(privileges|needs_root)", text), path
 
 
+TESTS = Path(__file__).parent
+OTHER_ORDER = {"crash", "docs", "fuzz", "test_architecture.py"}  # by kind of fault, by page, and the fuzzer's own
+TOPICS = (  # what no single module does: in e2e, through the command line
+    "approvals cascade expressions failure_modes from_and_until hooks hostile_input plan_matches_run processes rate_limits "
+    "resume secret_leaks secrets"
+)
+
+
+def test_a_test_stands_where_its_module_stands() -> None:
+    """tests/stores/test_journal.py is about stores/journal.py; a topic of its own is named above, and there is a file for each."""
+    paths = [path.relative_to(TESTS) for path in TESTS.rglob("test_*.py")]
+    for path in paths:
+        if path.parts[0] not in {*OTHER_ORDER, "e2e"}:
+            assert (SOURCE / path.parent / path.name.removeprefix("test_")).exists(), f"no such module for tests/{path}"
+    topics = [path.stem.removeprefix("test_") for path in paths if path.parts[0] == "e2e"]
+    assert sorted(topics) == TOPICS.split()
+
+
 PAGE = SOURCE.parent.parent / "ARCHITECTURE.md"
 
 
