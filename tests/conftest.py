@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from rerail.app.traces import process_tag_in
 from rerail.errors import RerailError
 from rerail.executors import channels
 from rerail.stores.directory import DirectoryStore
-from tests import plan_oracle
+from tests import plan_oracle, sweeps
 from tests.crash import figures
 from tests.wrong_clock import set_clock, wrong_clock  # noqa: F401 - fixtures
 
@@ -119,8 +120,11 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
     raise AssertionError(f"never happened: {what or condition}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Those that take minutes come first in the share of a worker: all others would wait for one that began last."""
+    if not sweeps.WHOLE:
+        items[:], left_out = sweeps.sampled(items)
+        config.hook.pytest_deselected(items=left_out)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     kills = [item for item in items if item.path.stem == "test_random_kills"]
     disks = [item for item in items if item.path.stem == "test_real_disks"]  # one after the other: they share a disk
@@ -171,6 +175,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not sweeps.WHOLE:
+        failed = [report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())]
+        terminalreporter.section(f"a sample, by seed {sweeps.SEED}")
+        for test in failed or [""]:
+            terminalreporter.write_line(f"again: ./test --seed {sweeps.SEED} {shlex.quote(test) if test else ''}".rstrip())
     if figures.lines():
         terminalreporter.section("the crash laboratory")
         for line in figures.lines():
@@ -194,6 +203,12 @@ def _plan_and_deeds_agree() -> Iterator[None]:
         found = _violations.read_text(encoding="utf-8")
         _violations.unlink()
         pytest.fail(f"a plan and what was done differ:\n{found}")
+
+
+@pytest.fixture
+def sample(request: pytest.FixtureRequest) -> sweeps.Sample:
+    """What of a sweep this test tries: all, or what the seed chooses."""
+    return sweeps.Sample(request.node.nodeid)
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ def test_a_planted_bug_is_found(mutant: Mutant, tmp_path: Path) -> None:
         Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
     pytest_quietly = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
     env = {**os.environ, "PYTHONPATH": str(source), "RERAIL_MUTANT": str(source), "PYTHONDONTWRITEBYTECODE": ""}
-    for variable in [name for name in env if name.startswith("PYTEST_")]:
-        del env[variable]  # it is not one of our workers
+    for variable in [name for name in env if name.startswith(("PYTEST_", "RERAIL_SAMPLE", "RERAIL_SEED"))]:
+        del env[variable]  # it is not one of our workers, and runs its tests in full
 
     try:
         done = subprocess.run([*pytest_quietly, *mutant.tests], cwd=ROOT, env=env, capture_output=True, text=True)
