@@ -179,7 +179,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         failed = [report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())]
         terminalreporter.section(f"a sample, by seed {sweeps.SEED}")
         for test in failed or [""]:
-            terminalreporter.write_line(f"again: ./test --seed {sweeps.SEED} {shlex.quote(test) if test else ''}".rstrip())
+            terminalreporter.write_line(
+                f"again: ./test --seed {sweeps.SEED} {shlex.quote(test) if test else ''}".rstrip()
+            )
     if figures.lines():
         terminalreporter.section("the crash laboratory")
         for line in figures.lines():

@@ -38,14 +38,10 @@ class Sample:
             return 1 + shard, shards
         return 1 + shard + shards * self._dice.randrange(every), shards * every
 
-    def part(self, number: int, of: int) -> int:
-        """Return how often to try something that chance decides: so often in a sample, and `of` times in a whole run."""
-        return of if self.whole else number
 
-
-def examples(number: int) -> int:
-    """Return how many examples Hypothesis draws of a test that would draw so many: a tenth of them in a sample."""
-    return number if WHOLE else max(1, number // 10)
+def part(few: T, everything: T) -> T:
+    """Choose how much to try of what chance decides, such as examples or moments: few in a sample."""
+    return everything if WHOLE else few
 
 
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

@@ -13,6 +13,7 @@ import pytest
 from tests.crash.conftest import Lab
 from tests.crash.figures import figure
 from tests.crash.lab import EDITED
+from tests.sweeps import Sample
 
 SIGKILLED = -9
 FILES = {
@@ -56,8 +57,8 @@ def every_point(lab: Lab, first: int, step: int, mode: str, **order: Any) -> tup
 
 @pytest.mark.scenario("A3")
 @pytest.mark.parametrize("mode", ["kill", "torn"])
-def test_killed_anywhere_while_artifacts_are_moved_aside_and_restored(lab: Lab, mode: str) -> None:
-    points, results = every_point(lab, 1, 1, mode, damage=True)
+def test_killed_anywhere_while_artifacts_are_moved_aside_and_restored(lab: Lab, mode: str, sample: Sample) -> None:
+    points, results = every_point(lab, *sample.points(8), mode, damage=True)
     figure("T1", "calls killed while artifacts are restored", len(results))
 
     assert points >= (60 if mode == "kill" else 12)
@@ -70,14 +71,14 @@ def test_killed_anywhere_while_artifacts_are_moved_aside_and_restored(lab: Lab, 
 
 @pytest.mark.scenario("C1", "D11")
 @pytest.mark.parametrize("mode", ["errno", "errno-forever"])
-def test_a_disk_that_fails_while_artifacts_are_sealed_claims_nothing(lab: Lab, mode: str) -> None:
+def test_a_disk_that_fails_while_artifacts_are_sealed_claims_nothing(lab: Lab, mode: str, sample: Sample) -> None:
     """Every third call fails with EIO or ENOSPC; whatever comes of it, the run can be finished with the right files."""
-    at = 2
+    at, step = sample.points(6, shard=1, shards=3)
     while True:
         number = 5 if at % 2 else 28
         result = lab.ask(mode=mode, at=at, number=number, **ORDER)
         check(result)
         if result["lives"][0]["points"] is not None and result["lives"][0]["points"] < at:
             break
-        at += 3
+        at += step
     assert at > 90

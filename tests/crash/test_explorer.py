@@ -28,10 +28,10 @@ from tests.crash.reference import SMALL, WHOLE, World, judge_by_reading, judge_b
 from tests.lab.disk import CrashState
 from tests.lab.explorer import Explorer, Judge, put, replay
 from tests.lab.faults import Fault, FaultFS, Op, SimulatedCrash, crash_at, crash_points, fault_points
+from tests.sweeps import SEED, Sample, part
 
 pytestmark = pytest.mark.usefixtures("standing_still")
 
-SEED = int(os.environ.get("RERAIL_SEED", "1"))
 SHARDS = 4
 FIXTURES = Path(__file__).parent / "fixtures"
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE)
@@ -71,18 +71,20 @@ def on_a_copy(memory: Path, judge: Judge) -> Judge:
 
 @pytest.mark.scenario("A14", "B2", "B3", "B4", "B5", "B11")
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: int) -> None:
+def test_a_kill_a_resume_and_then_a_power_cut_lose_nothing(memory: Path, shard: int, sample: Sample) -> None:
     """What only the page cache held when its writer died must not be built on before it is synced."""
-    points = crash_points(start=1 + shard, step=SHARDS, torn=shard % 2 == 1)
+    start, step = sample.points(12, shard=shard, shards=SHARDS)
+    points = crash_points(start=start, step=step, torn=shard % 2 == 1)
     explorer = killed_resumed_and_cut(memory, WHOLE, points, seed=SEED + shard, share=0.11)
     explored("states after a kill, a resume and a power cut", explorer.seen)
-    assert explorer.states > 11_000  # of four shards; with those of the other tests a hundred thousand
+    assert explorer.states > part(500, 11_000)  # of four shards; with those of the other tests a hundred thousand
 
 
-def test_the_same_for_every_state_of_a_small_run(memory: Path) -> None:
-    explorer = killed_resumed_and_cut(memory, SMALL, crash_points(), seed=SEED, share=0.45)
+def test_the_same_for_every_state_of_a_small_run(memory: Path, sample: Sample) -> None:
+    start, step = sample.points(24)
+    explorer = killed_resumed_and_cut(memory, SMALL, crash_points(start=start, step=step), seed=SEED, share=0.45)
     explored("states after a kill, a resume and a power cut", explorer.seen)
-    assert explorer.states > 15_000
+    assert explorer.states > part(300, 15_000)
 
 
 def killed_resumed_and_cut(
@@ -108,11 +110,11 @@ def test_every_power_cut_of_a_run_is_resumed_to_the_same_end(memory: Path) -> No
     root = fresh(memory)
     ops = undisturbed(root, WHOLE)
     explorer = Explorer(memory / "after", on_a_copy(memory, judge_by_resuming(WHOLE)), seed=SEED)
-    explorer.explore(root, ops, share=0.12)
+    explorer.explore(root, ops, share=part(0.015, 0.12))
 
     assert not explorer.violations, explain(explorer)
     explored("states after a power cut, resumed to the end", explorer.seen)
-    assert explorer.states > 350
+    assert explorer.states > part(10, 350)
 
 
 @pytest.mark.scenario("A8")
@@ -124,7 +126,7 @@ def test_a_crash_during_recovery_is_recovered_from(memory: Path, shard: int) -> 
     states: list[CrashState] = []
     first.explore(root, undisturbed(root, WHOLE), found=states)
     second = Explorer(memory / "after", judge_by_reading, seed=SEED + shard)
-    for state in random.Random(SEED + shard).sample(states, 105):
+    for state in random.Random(SEED + shard).sample(states, part(5, 105)):
         put(state, root)
         if "ran flaky" in state.notes:
             (root / "flag").touch()
@@ -133,7 +135,7 @@ def test_a_crash_during_recovery_is_recovered_from(memory: Path, shard: int) -> 
         second.explore(root, fs.ops, start=state, share=0.06)
         assert not second.violations, explain(second)
     explored("states after a crash during recovery", second.seen)
-    assert second.states > 5_000
+    assert second.states > part(100, 5_000)
 
 
 @pytest.mark.scenario("A13")
@@ -141,7 +143,7 @@ def test_three_crashes_in_a_row_at_any_operations(memory: Path) -> None:
     """Each life is killed a little later than the last; the disk is that of the page cache, then it is cut."""
     dice = random.Random(SEED)
     explorer = Explorer(memory / "after", judge_by_reading, seed=SEED)
-    for _ in range(40):
+    for _ in range(part(3, 40)):
         root = fresh(memory)
         ops: list[Op] = []
         for life in (1, 2, 3):
@@ -220,11 +222,12 @@ def files_of(root: Path) -> dict[str, bytes | None]:
 @pytest.mark.scenario("B10", "C1", "D1", "D4", "D8", "D11")
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
 @pytest.mark.parametrize("number", ERRORS, ids=lambda number: errno.errorcode[number])
-def test_every_operation_fails(memory: Path, number: int, forever: bool) -> None:
+def test_every_operation_fails(memory: Path, number: int, forever: bool, sample: Sample) -> None:
     """Nothing is claimed that is not durable, also if the power fails on top; once the disk is well the run completes."""
     explorer = Explorer(memory / "after", judge_by_reading, seed=SEED)
     met = 0
-    for fs in fault_points(Fault(at=1, kind="error", number=number, forever=forever), reads=True):
+    start, step = sample.points(8)
+    for fs in fault_points(Fault(at=start, kind="error", number=number, forever=forever), step=step, reads=True):
         root = fresh(memory)
         world = World(fs)
         with fs:
@@ -238,7 +241,7 @@ def test_every_operation_fails(memory: Path, number: int, forever: bool) -> None
         assert wrong_end(root, SMALL) == ""
     figure("T2", f"calls failed {'for good' if forever else 'once'} in this process", met)
     explored("states after an error and a power cut", explorer.seen)
-    assert met > 70
+    assert met > part(5, 70)
 
 
 def check_honest(ended: str, world: World, after: World) -> None:
@@ -268,11 +271,12 @@ def test_every_write_is_short(memory: Path) -> None:
 
 
 @pytest.mark.scenario("D5", "D11")
-def test_an_error_of_every_kind_while_resuming(memory: Path) -> None:
+def test_an_error_of_every_kind_while_resuming(memory: Path, sample: Sample) -> None:
     """A resume that cannot read or write its state refuses or stops; it never starts over."""
     met = 0
     for number in ERRORS:
-        for fs in fault_points(Fault(at=1, kind="error", number=number, forever=True), reads=True):
+        start, step = sample.points(16)
+        for fs in fault_points(Fault(at=start, kind="error", number=number, forever=True), step=step, reads=True):
             root = fresh(memory)
             with crash_at(60) as before:
                 world = World(before)

@@ -17,6 +17,7 @@ from rerail.stores.content_store import DirectoryContentStore
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project
 from tests.crash.figures import figure
+from tests.sweeps import part
 
 PIPELINE = """
 steps:
@@ -26,7 +27,7 @@ steps:
     steps: [{run: 'echo "m-${{ item }}" >> "$LEDGER"; echo "n=1" >> "$RERAIL_OUTPUT"'}]
   - {id: z, run: 'echo z >> "$LEDGER"; test -e fixed'}
 """
-MOST_FLIPS = 700  # of one file; a longer one is not flipped at every byte
+MOST_FLIPS = part(40, 700)  # of one file; a longer one is not flipped at every byte
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_files_of_the_run_are_believed_only_if_they_are_true(failed: Project) ->
     paths = [run / "run.json", run / "pipeline.yaml", run / "lock", *(run / "history").iterdir()]
     count = sum(sweep(path, holds) for path in paths)
     figure("T5", "flips of other state files, none of them believed", count)
-    assert count > 1000
+    assert count > part(50, 1000)
     assert store.read("r").state == truth.state
 
 
@@ -91,7 +92,7 @@ def test_the_index_is_believed_only_if_it_is_true(failed: Project) -> None:
 
     count = sweep(failed.root / ".rerail" / "index.jsonl", holds)
     figure("T5", "flips of other state files, none of them believed", count)
-    assert count > 100
+    assert count > part(20, 100)
 
 
 @pytest.mark.scenario("E6")

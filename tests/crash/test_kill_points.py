@@ -16,6 +16,7 @@ import pytest
 
 from tests.crash.conftest import Lab
 from tests.crash.figures import figure
+from tests.sweeps import Sample
 
 SIGKILLED = -9
 
@@ -130,23 +131,23 @@ def every_point(lab: Lab, first: int, step: int, **order: Any) -> tuple[int, int
 
 @pytest.mark.scenario("A1", "A3", "A4", "A5", "A6", "A7", "A10")
 @pytest.mark.parametrize("shard", range(4))
-def test_killed_before_any_call_then_resumed_equals_never_killed(lab: Lab, shard: int) -> None:
-    points, done = every_point(lab, 1 + shard, 4, mode="kill")
+def test_killed_before_any_call_then_resumed_equals_never_killed(lab: Lab, shard: int, sample: Sample) -> None:
+    points, done = every_point(lab, *sample.points(12, shard=shard, shards=4), mode="kill")
     figure("T1", "calls of the reference run killed before", done)
     assert points >= FEWEST_POINTS
 
 
 @pytest.mark.scenario("A2", "B11", "C2")
 @pytest.mark.parametrize("shard", range(4))
-def test_killed_half_way_through_any_write_then_resumed_equals_never_killed(lab: Lab, shard: int) -> None:
-    points, done = every_point(lab, 1 + shard, 4, mode="torn")
+def test_killed_half_way_through_any_write_then_resumed_equals_never_killed(lab: Lab, shard: int, sample: Sample) -> None:
+    points, done = every_point(lab, *sample.points(8, shard=shard, shards=4), mode="torn")
     figure("T1", "writes of it torn by a kill", done)
     assert points >= 60
 
 
 @pytest.mark.scenario("A8")
-def test_killed_while_it_recovers_from_a_kill(lab: Lab) -> None:
-    points, done = every_point(lab, 1, 3, mode="kill", before={"mode": "kill", "at": 150})
+def test_killed_while_it_recovers_from_a_kill(lab: Lab, sample: Sample) -> None:
+    points, done = every_point(lab, *sample.points(8, shards=3), mode="kill", before={"mode": "kill", "at": 150})
     figure("T1", "calls killed while recovering from a kill", done)
     assert points >= 30
 

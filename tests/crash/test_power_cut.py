@@ -23,6 +23,7 @@ from tests.crash.reference import SMALL, TEXT, World, judge_by_reading, live
 from tests.crash.test_explorer import fresh, undisturbed
 from tests.lab.explorer import Explorer
 from tests.lab.faults import FaultFS, Op, crash_at
+from tests.sweeps import Sample
 
 pytestmark = pytest.mark.usefixtures("standing_still")
 
@@ -66,12 +67,15 @@ def is_missed(memory: Path, lives: Sequence[Sequence[Op]], site: str) -> bool:
 
 
 @pytest.mark.scenario("B4", "B5", "B9", "D4")
-def test_every_sync_is_needed_or_named_as_cache_only(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sync_is_needed_or_named_as_cache_only(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, sample: Sample
+) -> None:
     lives = []
     for share in (ALWAYS, NEVER):
         monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", share)
         lives += histories(memory)
     sites = {op.site for ops in lives for op in ops if op.kind == "sync"}
+    sites = set(sample.of(sorted(sites), 3))
     unexplained = [
         site for site in sorted(sites) if site.rsplit(":", 1)[0] not in CACHE_ONLY and not is_missed(memory, lives, site)
     ]
@@ -79,7 +83,7 @@ def test_every_sync_is_needed_or_named_as_cache_only(memory: Path, monkeypatch: 
     needed_there = [site for site in sorted(there) if is_missed(memory, lives, site)]
 
     assert not unexplained, f"no test would notice if these syncs were gone: {unexplained}"
-    assert len(needed_there) >= 2, "what was read must be on the disk before anything is built on it"
+    assert len(needed_there) >= 2 or not sample.whole, "what was read must be on the disk before anything is built on it"
     explained = [site for site in sites if site.rsplit(":", 1)[0] in CACHE_ONLY and site not in needed_there]
     figure("T6", "places where a missing sync loses something", len(sites) - len(explained))
     figure("T6", "that are named as cache only", len(explained))

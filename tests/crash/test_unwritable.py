@@ -16,6 +16,7 @@ import pytest
 from tests.crash.conftest import Lab
 from tests.crash.figures import figure
 from tests.crash.test_kill_points import check_invariants, starts
+from tests.sweeps import Sample
 
 STATE_ERROR = 6
 
@@ -49,13 +50,13 @@ def every_point(lab: Lab, first: int, step: int, numbers: Sequence[int], **order
 @pytest.mark.scenario("C1", "C3", "C5", "C6", "D1", "D3", "D4", "D8", "D9", "D11", "D12")
 @pytest.mark.parametrize("shard", range(4))
 @pytest.mark.parametrize("mode", ["errno", "errno-forever"])
-def test_any_state_call_fails(lab: Lab, mode: str, shard: int) -> None:
+def test_any_state_call_fails(lab: Lab, mode: str, shard: int, sample: Sample) -> None:
     """Shards and errors have no common divisor, so that neighbouring calls meet different ones."""
     numbers = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EMFILE, errno.EDQUOT, errno.ESTALE)
-    done, stopped = every_point(lab, 1 + shard, 4, numbers, mode=mode)
+    done, stopped = every_point(lab, *sample.points(12, shard=shard, shards=4), numbers, mode=mode)
     figure("T2", f"calls of a real process failed {'once' if mode == 'errno' else 'for good'}", done)
 
-    assert stopped > 0
+    assert stopped > 0 or not sample.whole
 
 
 @pytest.mark.scenario("D7")
@@ -84,8 +85,8 @@ def test_on_error_warn_goes_on_without_a_record_and_still_fails(lab: Lab, at: in
 
 @pytest.mark.scenario("C2")
 @pytest.mark.parametrize("shard", range(2))
-def test_every_write_is_short(lab: Lab, shard: int) -> None:
-    done, stopped = every_point(lab, 1 + shard, 2, (0,), mode="short")
+def test_every_write_is_short(lab: Lab, shard: int, sample: Sample) -> None:
+    done, stopped = every_point(lab, *sample.points(8, shard=shard, shards=2), (0,), mode="short")
     figure("T2", "short writes of a real process", done)
 
     assert stopped == 0

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.conftest import RERAIL, Project, eventually
+from tests.sweeps import part
 from tests.wrong_clock import SetClock
 
 WIDTH = 4
@@ -69,7 +70,8 @@ def test_the_budget_given_once_holds_for_later_lives(project: Project) -> None:
     assert len(project.ledger()) * PRICE <= 30 + WIDTH * PRICE
 
 
-KILLS = 50
+KILLS = part(8, 50)
+DOLLARS = part(6, 24)
 
 
 METERED = """
@@ -90,7 +92,7 @@ def test_after_fifty_kills_the_ledger_is_the_meter_to_the_cent_and_the_budget_he
     """What an attempt pays it says first and then puts on the meter: what is on the meter could be known."""
     dice = random.Random(1)
     listed(project, 400)
-    project.pipeline(METERED % "24.00")
+    project.pipeline(METERED % DOLLARS)
     command = [*RERAIL, "run", "pipeline.yaml", "--id", "r", "--resume", "-q"]
     kills = 0
     while True:
@@ -122,7 +124,7 @@ def test_after_fifty_kills_the_ledger_is_the_meter_to_the_cent_and_the_budget_he
     assert len(unmetered) <= KILLS * WIDTH
     total = sum(ledger.values())
     assert round(said["total"]["cost_usd"] * 100) == total == round(project.json("show", "r")["total_cost_usd"] * 100)
-    assert 2400 <= total <= 2400 + WIDTH * 9, "exceeded by more than what was under way"
+    assert DOLLARS * 100 <= total <= DOLLARS * 100 + WIDTH * 9, "exceeded by more than what was under way"
 
 
 def on_meter(project: Project) -> list[list[str]]:
