@@ -1,7 +1,7 @@
 """Sweeps: tests that try every point, state, case or value of a kind. A whole run tries all; a sample, those a seed chooses.
 
 `./test` runs a sample, `./test --all` everything. In a sample a test runs with one of its parameters (or as many as its
-`@pytest.mark.sweep(n)` says), and a test that loops asks the fixture `sample` what to try. What is chosen depends on the
+`@pytest.mark.sweep(n)` says, where "all" is for tables that take no time), and a test that loops asks the fixture `sample` what to try. What is chosen depends on the
 seed and on the test alone, not on what else is run or by which worker.
 """
 
@@ -52,5 +52,6 @@ def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.It
     kept: set[pytest.Item] = set()
     for name, cases in sweeps.items():
         marker = cases[0].get_closest_marker("sweep")
-        kept.update(Sample(name).of(cases, marker.args[0] if marker else 1))
+        number = marker.args[0] if marker else 1
+        kept.update(cases if number == "all" else Sample(name).of(cases, number))
     return [item for item in items if item in kept], [item for item in items if item not in kept]

@@ -42,6 +42,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_modules_say_what_they_are_and_names_say_what_things_are(path: Path) -> None:
     tree = parsed(path)

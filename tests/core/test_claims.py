@@ -7,6 +7,7 @@ import pytest
 from rerail.core.claims import Claim, meet
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [

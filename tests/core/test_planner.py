@@ -151,6 +151,7 @@ def two_steps(**options: Any) -> Pipeline:
     return Pipeline(name="p", steps=(first, Step(id="b", action=Run(script="true"), needs=("a",))))
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize(
     ("history", "decision", "reason"),
     [

@@ -9,6 +9,7 @@ from rerail.core.retry_after import parse_retry_after
 from tests.core.services import NOT_SAID, NOW, SAID
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize(("text", "kind", "seconds"), SAID, ids=[text[:40] for text, _, _ in SAID])
 def test_what_services_say_is_understood(text: str, kind: str, seconds: float | None) -> None:
     assert classify(text, "", 1) == kind
@@ -16,6 +17,7 @@ def test_what_services_say_is_understood(text: str, kind: str, seconds: float | 
     assert (until and (until - NOW).total_seconds()) == (None if seconds is None else pytest.approx(seconds))
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize("text", NOT_SAID)
 def test_what_only_looks_like_it_is_none(text: str) -> None:
     assert classify(text, "ExitCode", 1) is None

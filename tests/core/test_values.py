@@ -15,6 +15,7 @@ from rerail.core.values import parse_metrics, parse_outputs, problem, typed
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1", 1), ("-7", -7), ("0", 0), ("2.5", 2.5), ("true", True), ("null", None), ("1e+16", 1e16)]

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 FAILED = 1  # what pytest exits with if tests failed, and not something else
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.skipif("RERAIL_MUTANT" in os.environ, reason="this is a mutant itself")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_is_found(mutant: Mutant, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def commands(block: str) -> list[tuple[str, list[str]]]:
     return found
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("page", WITH_CONSOLE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_says_is_what_happens(page: Path, tmp_path: Path) -> None:
     env = {

@@ -63,6 +63,7 @@ def kill_when_started(project: Project, step: str, arguments: list[str]) -> set[
     return acknowledged
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("example", "name", "step"),
     [(name, name, step) for name, (steps, _, _) in STEPS.items() for step in steps],

@@ -22,6 +22,7 @@ from rerail import api
 from rerail.core.model import Artifact, Call, Pipeline, RunOptions, Step
 from rerail.core.plan import ExecuteOptions
 from rerail.stores.directory import DirectoryStore
+from tests.sweeps import part
 
 pytestmark = pytest.mark.privileges
 
@@ -273,7 +274,7 @@ def dags(draw: st.DrawFn) -> list[Node]:
 
 
 @pytest.mark.scenario("E6")
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=part(8, 120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_random_dags_and_random_damage(data: st.DataObject) -> None:
     nodes = data.draw(dags())

@@ -53,12 +53,14 @@ def judged(outcome: Outcome) -> None:
     assert not outcome.violations, f"{told}\nagain: scripts/fuzz.py --seed {outcome.seed}"
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.skipif("RERAIL_MUTANT" in os.environ, reason="planted bugs have tests of their own")
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_what_comes_of_a_random_case_is_what_the_documentation_says(seed: int, place: Path) -> None:
     judged(run_case(seed, place))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.skipif("RERAIL_MUTANT" in os.environ, reason="planted bugs have tests of their own")
 @pytest.mark.parametrize(("seed", "what"), FOUND)
 def test_a_case_that_once_found_something_finds_nothing_now(seed: int, what: str, place: Path) -> None:

@@ -61,6 +61,7 @@ def test_good_files_are_accepted(project: Project, text: str) -> None:
     project.rerail("check", "pipeline.yaml", check=0)
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize("text", BAD)
 def test_bad_files_are_refused_by_both(project: Project, text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):

@@ -110,6 +110,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.scenario("J6")
 @pytest.mark.parametrize(
     ("text", "words"),
@@ -202,6 +203,7 @@ def test_a_bad_file_creates_nothing_and_shows_all_problems(project: Project) -> 
     assert not (project.root / ".rerail").exists()
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize(
     ("text", "words"),
     [

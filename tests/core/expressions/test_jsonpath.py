@@ -11,6 +11,7 @@ from rerail.core.expressions import jsonpath
 DOCUMENT = {"a": [{"b": 1, "c": {"b": 2}}, {"b": 3}], "x y": {"z": [10, 20, 30]}}
 
 
+@pytest.mark.sweep("all")
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rerail.core.expressions import placeholders
 from rerail.core.shell import lexer, quoting
+from tests.sweeps import part
 
 SHELLS = [shell for shell in ("bash", "dash", "busybox") if shutil.which(shell)]
 COMMANDS = {"busybox": ("busybox", "sh")}
@@ -94,7 +95,7 @@ def deliver(template: str, value: str, shell: str, cwd: Path | None = None) -> b
 
 @pytest.mark.scenario("J7")
 @pytest.mark.parametrize("shell", SHELLS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=part(2, 12), deadline=None)
 @given(value=TEXTS)
 @example(value="$(touch pwned)`touch pwned`;touch pwned\n'\"\\")
 @example(value="")
@@ -124,7 +125,7 @@ def test_nothing_in_a_value_is_executed(shell: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@settings(max_examples=40)
+@settings(max_examples=part(4, 40))
 @given(value=TEXTS)
 @example(value="EOF")
 @example(value="x\nEOF\ntouch pwned")
@@ -251,6 +252,7 @@ PAYLOADS = ["a[$(touch pwned)]", "$(touch pwned)", "x[$(touch pwned)]", "[$(touc
             "(<(touch pwned))"]  # fmt: skip
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("template", TRICKY)
 def test_whatever_the_lexer_makes_of_a_script_no_value_runs(template: str, shell: str, tmp_path: Path) -> None:
@@ -284,7 +286,7 @@ EVERYDAY = {
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@settings(max_examples=8)
+@settings(max_examples=part(2, 8))
 @given(value=TEXTS)
 @example(value="$(touch pwned)")
 @example(value="007")
