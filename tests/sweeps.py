@@ -1,8 +1,9 @@
 """Sweeps: tests that try every point, state, case or value of a kind. A whole run tries all; a sample, those a seed chooses.
 
-`./test` runs a sample, `./test --all` everything. In a sample a test runs with one of its parameters (or as many as its
-`@pytest.mark.sweep(n)` says, where "all" is for tables that take no time), and a test that loops asks the fixture `sample` what to try. What is chosen depends on the
-seed and on the test alone, not on what else is run or by which worker.
+`./test` runs a sample, `./test --all` everything. In a sample a test runs with one of its parameters, or with as many as its
+`@pytest.mark.sweep(n)` says ("all" is for tables that take no time), and a test that loops asks the fixture `sample` what to
+try. Of the other tests that start rerail, half run. What is chosen depends on the seed and on names alone: not on the worker,
+nor on what another module holds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 T = TypeVar("T")
 WHOLE = "RERAIL_SAMPLE" not in os.environ
 SEED = int(os.environ.get("RERAIL_SEED", "1"))
+STARTS_RERAIL = {"project", "lab"}  # fixtures of tests that take a second
 
 
 class Sample:
@@ -45,12 +47,23 @@ def part(few: T, everything: T) -> T:
 
 
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Split tests into those a sample runs and those it leaves out: of one that has parameters, few are kept."""
-    sweeps: dict[str, list[pytest.Item]] = {}
+    """Split tests into those a sample runs and those it leaves out.
+
+    Every sweep is kept, with few of its parameters; of what else starts rerail, half of each module, rounded up.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    slow: dict[str, list[str]] = {}
+    for name, (first, *_) in tests.items():
+        uses = {*getattr(first, "fixturenames", ())}
+        if uses & STARTS_RERAIL and "sample" not in uses and not first.get_closest_marker("sweep"):
+            slow.setdefault(name.partition("::")[0], []).append(name)
+    for module, names in slow.items():
+        for name in {*names} - {*Sample(module).of(names, -(-len(names) // 2))}:
+            del tests[name]
     kept: set[pytest.Item] = set()
-    for name, cases in sweeps.items():
+    for name, cases in tests.items():
         marker = cases[0].get_closest_marker("sweep")
         number = marker.args[0] if marker else 1
         kept.update(cases if number == "all" else Sample(name).of(cases, number))

@@ -21,6 +21,7 @@ from rerail.executors import channels
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.pipelines import note, pipeline, step
+from tests.sweeps import Sample
 
 needs_root = pytest.mark.needs_root("to make namespaces")
 USAGE, STATE_ERROR, BUSY, NOBODY = 2, 6, 4, 65534
@@ -123,7 +124,7 @@ RACES = [
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: f"{race.damage}, {race.swapped}")
 def test_nothing_outside_is_touched_whenever_a_link_is_swapped_in_while_files_are_restored(
-    project: Project, tmp_path: Path, race: Race
+    project: Project, tmp_path: Path, race: Race, sample: Sample
 ) -> None:
     project.pipeline(MAKER)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
@@ -149,7 +150,8 @@ def test_nothing_outside_is_touched_whenever_a_link_is_swapped_in_while_files_ar
         if os.path.isdir(victim.parent):
             os.symlink(target, victim)
 
-    at, calls = 1, 1
+    at, further = sample.points(6)
+    calls = at
     while at <= calls:
         shutil.rmtree(project.root)
         shutil.copytree(template, project.root, symlinks=True)
@@ -165,7 +167,7 @@ def test_nothing_outside_is_touched_whenever_a_link_is_swapped_in_while_files_ar
         assert code == 0, where + said
         assert {name: (project.root / name).read_text() for name in MADE} == MADE, where + said
         assert snapshot(outside) == before, where
-        at += 1
+        at += further
     assert calls > 3
 
 
