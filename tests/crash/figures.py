@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-OF_ALL = ROOT / ".pytest_cache" / "rerail-figures-of-all.jsonl"  # what ./test leaves
-SEEN = ROOT / ".pytest_cache" / "rerail-states"
+OF_ALL = ROOT / ".pytest_cache" / "rerail-figures-of-all.jsonl"  # what ./test --all leaves
 FILE = ROOT / os.environ.get("RERAIL_FIGURES", ".pytest_cache/rerail-figures.jsonl")
 
+SEEN = ".states"  # beside a file of figures: the states that its tests have seen
 _number = itertools.count(1)  # not by chance: there is none while states are explored
 LEAST_STATES = 100_000
 
@@ -53,29 +53,31 @@ def states(what: str, seen: Iterable[bytes]) -> None:
     """Say which states were explored: one that several tests have seen counts once."""
     if "RERAIL_MUTANT" in os.environ:
         return
-    SEEN.mkdir(parents=True, exist_ok=True)
-    (SEEN / f"{what}-{os.getpid()}-{next(_number)}").write_bytes(b"".join(sorted(seen)))
+    directory = FILE.with_suffix(SEEN)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{what}-{os.getpid()}-{next(_number)}").write_bytes(b"".join(sorted(seen)))
     figure("T3", what, 0)
 
 
-def _explored() -> dict[str, set[bytes]]:
+def _explored(file: Path) -> dict[str, set[bytes]]:
     found: dict[str, set[bytes]] = defaultdict(set)
-    for path in sorted(SEEN.iterdir()) if SEEN.exists() else ():
+    directory = file.with_suffix(SEEN)
+    for path in sorted(directory.iterdir()) if directory.exists() else ():
         data = path.read_bytes()
         found[path.name.rsplit("-", 2)[0]].update(data[at : at + 8] for at in range(0, len(data), 8))
     return found
 
 
-def different_states() -> int:
+def different_states(file: Path = FILE) -> int:
     """How many different states all tests together have explored."""
-    return len(set().union(*_explored().values()))
+    return len(set().union(*_explored(file).values()))
 
 
 def start() -> None:
     """Forget what an earlier run said."""
     if "RERAIL_MUTANT" not in os.environ:
         FILE.unlink(missing_ok=True)
-        shutil.rmtree(SEEN, ignore_errors=True)
+        shutil.rmtree(FILE.with_suffix(SEEN), ignore_errors=True)
 
 
 def collected(file: Path = FILE) -> dict[str, dict[str, float]]:
@@ -87,8 +89,11 @@ def collected(file: Path = FILE) -> dict[str, dict[str, float]]:
             before = rows[said["row"]].get(said["what"], 0)
             rows[said["row"]][said["what"]] = before + float(said["value"])
     if "T3" in rows:
-        explored = _explored()
-        rows["T3"] = {"different ones in all": different_states(), **{what: len(seen) for what, seen in explored.items()}}
+        explored = _explored(file)
+        rows["T3"] = {
+            "different ones in all": different_states(file),
+            **{what: len(seen) for what, seen in explored.items()},
+        }
     return rows
 
 
@@ -112,7 +117,7 @@ def _shown(value: float) -> str:
 
 
 def is_whole() -> bool:
-    """Whether ./test runs all there is."""
+    """Whether this is `./test --all`."""
     return "RERAIL_FIGURES" in os.environ
 
 
