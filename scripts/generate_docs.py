@@ -88,8 +88,8 @@ def scenarios() -> str:
 LABORATORY = """\
 # The crash laboratory
 
-Every commit runs under it: four layers, from states that are only possible to disks that really fail. `./test` runs all of
-them; where there is no root and there are no loop devices the third says that it was skipped, and why.
+Every commit runs under it: four layers, from states that are only possible to disks that really fail. `./test --all` runs
+all of them, `./test` a sample of each; where there is no root and there are no loop devices the third says that it was skipped, and why.
 
 1. **Explored.** Every operation on files goes through one seam. The laboratory records them, kills the process at each (before
    it, or half-way through a write), lets each fail with every kind of error, and rebuilds what a power cut could leave: any
@@ -127,7 +127,7 @@ left, secrets in any byte, and the journal against its documentation. Where thes
 .venv/bin/python scripts/fuzz.py --mutants                # ten planted bugs: eight of them at least must be found
 ```
 
-`./test` runs a sample, and every case that ever found something.
+`./test --all` runs a sample, and every case that ever found something.
 
 ## Figures
 
