@@ -219,7 +219,13 @@ def test_what_depends_on_who_runs_it_is_tried_as_root_and_as_an_ordinary_user() 
 
 
 TESTS = Path(__file__).parent
-OTHER_ORDER = {"crash", "docs", "fuzz", "test_architecture.py"}  # by kind of fault, by page, and the fuzzer's own
+OTHER_ORDER = {
+    "crash",
+    "docs",
+    "fuzz",
+    "test_architecture.py",
+    "test_sweeps.py",
+}  # by kind of fault, by page, and our own
 TOPICS = (  # what no single module does: in e2e, through the command line
     "approvals cascade expressions failure_modes from_and_until hooks hostile_input plan_matches_run processes rate_limits "
     "resume secret_leaks secrets"
