@@ -110,7 +110,7 @@ def start_pipeline(
         raise
     try:
         opening = started(pipeline, text, request.options, now)
-        decisions = plan(pipeline, RunState(), wishes=PlanOptions(start=request.execute.start))
+        decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
         place = ExecuteRequest(
             work_dir=absolute(log.recording.header.work_dir, base_dir),
             functions=functions or {},

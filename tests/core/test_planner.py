@@ -216,7 +216,7 @@ def test_changes_keep_reuses_what_was_edited_and_says_so() -> None:
     changed = edited(pipeline, {"a"})
 
     assert [item.decision for item in plan(changed, state).decisions] == ["rerun", "rerun"]
-    kept = plan(changed, state, wishes=PlanOptions(changes="keep")).decisions
+    kept = plan(changed, state, options=PlanOptions(changes="keep")).decisions
     assert [item.decision for item in kept] == ["reuse", "reuse"]
     assert "--changes keep" in kept[0].reason
     assert plan(changed, state).decisions[1].unless_same == ("a",)

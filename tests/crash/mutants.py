@@ -250,7 +250,7 @@ MUTANTS = (
     Mutant(
         name="killed-attempts-cost-nothing",
         file="core/inflight.py",
-        old="    usage = left.usage\n",
+        old="    usage = trace.usage\n",
         new="    usage = Usage()\n",
         tests=("tests/cli/commands/test_cost.py::test_the_ledger_counts_what_failed_and_what_was_killed",),
     ),

@@ -26,13 +26,13 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "an edited step is kept",
-        'if self._edited(step, unit) and self._wishes.changes != "keep":',
-        'if self._edited(step, unit) and self._wishes.changes == "refuse":',
+        'if self._edited(step, unit) and self._options.changes != "keep":',
+        'if self._edited(step, unit) and self._options.changes == "refuse":',
     ),
     Mutant(
         "one attempt fewer than the policy says",
-        "if around.failures >= policy.attempts:",
-        "if around.failures + 1 >= policy.attempts:",
+        "if facts.failures >= policy.attempts:",
+        "if facts.failures + 1 >= policy.attempts:",
     ),
     Mutant(
         "what a killed attempt cost is forgotten",

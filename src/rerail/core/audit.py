@@ -65,11 +65,11 @@ def after_restore(audit: Audit, restored: set[str], failed: dict[str, str]) -> A
     """Return the audit after a restore: `restored` paths are intact, `failed` maps the others to the cause."""
     flaws: dict[Unit, tuple[Flaw, ...]] = {}
     for unit, found in audit.flaws.items():
-        left = tuple(
+        remaining = tuple(
             msgspec.structs.replace(flaw, restorable=False, detail=failed[flaw.path]) if flaw.path in failed else flaw
             for flaw in found
             if flaw.path not in restored
         )
-        if left:
-            flaws[unit] = left
+        if remaining:
+            flaws[unit] = remaining
     return msgspec.structs.replace(audit, flaws=flaws)

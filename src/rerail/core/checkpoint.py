@@ -163,26 +163,28 @@ def outline_of(pipeline: Pipeline) -> PipelineOutline:
 
 
 def checkpoint_of(
-    header: RunHeader, of: Pipeline | PipelineOutline, state: RunState, reason: Reason | None = None
+    header: RunHeader, pipeline: Pipeline | PipelineOutline, state: RunState, reason: Reason | None = None
 ) -> Checkpoint:
     """Return the checkpoint of a run. `reason` is why it is taken now; by default it follows from the last event."""
-    outline = of if isinstance(of, PipelineOutline) else outline_of(of)
+    outline = pipeline if isinstance(pipeline, PipelineOutline) else outline_of(pipeline)
     index = outline.index
     units = [(unit, state.unit(unit)) for unit in outline.units]
-    waiting = next((unit[0] for unit, known in units if not known.settled), None)
-    units += [(unit, known) for unit, known in state.units.items() if unit[1] is not None or unit[0] not in index]
-    phase, why = _phase(state, index)
+    waiting = next((unit[0] for unit, unit_state in units if not unit_state.settled), None)
+    units += [
+        (unit, unit_state) for unit, unit_state in state.units.items() if unit[1] is not None or unit[0] not in index
+    ]
+    phase, last_reason = _phase(state, index)
     return Checkpoint(
         version=CHECKPOINT.version,
         **_started_as(header),
         status=state.status,
         state=phase,
-        reason=reason or why,
+        reason=reason or last_reason,
         started_at=state.started_at,
         updated_at=state.updated_at,
         finished_at=state.finished_at,
         duration_seconds=_elapsed(state),
-        steps=[_step_record(unit, known, outline) for unit, known in units],
+        steps=[_step_record(unit, unit_state, outline) for unit, unit_state in units],
         last_completed_step=name(state.last_completed) if state.last_completed else None,
         next_step=waiting,
         total_cost_usd=total_cost(state),
@@ -265,51 +267,51 @@ def state_of(checkpoint: Checkpoint) -> RunState:
 
 
 def _inner(units: dict[Unit, UnitState]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    steps: dict[str, set[str]] = {}
     for step, item in units:
         if item is not None:
-            found.setdefault(item, set()).add(step)
-    return found
+            steps.setdefault(item, set()).add(step)
+    return steps
 
 
-def _step_record(unit: Unit, known: UnitState, outline: PipelineOutline) -> StepRecord:
+def _step_record(unit: Unit, state: UnitState, outline: PipelineOutline) -> StepRecord:
     step, item = unit
     return StepRecord(
         id=step,
         index=outline.index.get(step, -1),
-        status=known.status,
-        attempts=known.attempts,
+        status=state.status,
+        attempts=state.attempts,
         command=outline.commands.get(step, ""),
         kind=outline.kinds.get(step, ""),
-        started_at=known.started_at,
-        finished_at=known.finished_at,
-        duration_seconds=known.duration,
-        output=known.output,
-        outputs=known.outputs,
-        metrics=known.metrics,
-        artifacts=known.artifacts,
-        error=known.error,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        duration_seconds=state.duration,
+        output=state.output,
+        outputs=state.outputs,
+        metrics=state.metrics,
+        artifacts=state.artifacts,
+        error=state.error,
         item=item,
-        failures=known.failures,
-        retry_at=known.retry_at,
-        allowed_failure=known.allowed,
-        reason=known.reason,
-        items=record_of(known.items),
-        worked_seconds=known.worked,
-        progress=known.progress,
-        approval=known.approval,
+        failures=state.failures,
+        retry_at=state.retry_at,
+        allowed_failure=state.allowed,
+        reason=state.reason,
+        items=record_of(state.items),
+        worked_seconds=state.worked,
+        progress=state.progress,
+        approval=state.approval,
         internal=StepInternals(
-            completions=known.completions,
-            started_seq=known.started_seq,
-            changed_seq=known.changed_seq,
-            completed_seq=known.completed_seq,
-            inputs=known.inputs,
-            fingerprint=known.fingerprint,
-            retry_in=known.retry_in,
-            head=known.head,
-            position=known.index,
-            generation=known.generation,
-            refusals=known.refusals,
+            completions=state.completions,
+            started_seq=state.started_seq,
+            changed_seq=state.changed_seq,
+            completed_seq=state.completed_seq,
+            inputs=state.inputs,
+            fingerprint=state.fingerprint,
+            retry_in=state.retry_in,
+            head=state.head,
+            position=state.index,
+            generation=state.generation,
+            refusals=state.refusals,
         ),
     )
 
@@ -357,11 +359,11 @@ def _touched(step: StepRecord) -> bool:
 def _phase(state: RunState, index: dict[str, int]) -> tuple[PhaseDetail, Reason]:
     step = state.last_unit[0] if state.last_unit else None
     position = index.get(step) if step is not None else None
-    known = state.unit(state.last_unit) if state.last_unit else UnitState()
+    unit = state.unit(state.last_unit) if state.last_unit else UnitState()
     if state.status in ("interrupted", "paused"):
         return PhaseDetail(kind="interrupted", step=step, step_index=position, in_progress=False), "signal"
     if state.status == "failed" and state.error is not None:
-        step, known = state.error.step, state.unit((state.error.step, state.error.item))
+        step, unit = state.error.step, state.unit((state.error.step, state.error.item))
         failed = PhaseDetail(
             kind="failed",
             step=step,
@@ -372,14 +374,14 @@ def _phase(state: RunState, index: dict[str, int]) -> tuple[PhaseDetail, Reason]
         return failed, "step_failed"
     match state.last_event:
         case "step-completed":
-            return PhaseDetail(kind="completed", step=step, step_index=position, output=known.output), "after_step"
-        case "step-failed" if known.error is not None:
+            return PhaseDetail(kind="completed", step=step, step_index=position, output=unit.output), "after_step"
+        case "step-failed" if unit.error is not None:
             failed = PhaseDetail(
                 kind="failed",
                 step=step,
                 step_index=position,
-                error=known.error.message,
-                retryable=known.error.retryable,
+                error=unit.error.message,
+                retryable=unit.error.retryable,
             )
             return failed, "step_failed"
         case "step-interrupted":

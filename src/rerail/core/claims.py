@@ -63,10 +63,10 @@ def _paths(step: Step) -> Iterator[str]:
 
 
 def _claim(step: str, text: str, work_dir: str, render: Callable[[str], str | None]) -> Claim:
-    known = render(text) if placeholders.has_placeholders(text) else text
-    if known is not None and not _WILD.search(known):
-        return Claim(step=step, path=posixpath.normpath(posixpath.join(work_dir, known)))
-    literals = [literal for literal, _, _ in placeholders.split(text)] if known is None else [known]
+    rendered = render(text) if placeholders.has_placeholders(text) else text
+    if rendered is not None and not _WILD.search(rendered):
+        return Claim(step=step, path=posixpath.normpath(posixpath.join(work_dir, rendered)))
+    literals = [literal for literal, _, _ in placeholders.split(text)] if rendered is None else [rendered]
     first, last = _WILD.split(literals[0])[0], _WILD.split(literals[-1])[-1]
     return Claim(step=step, path=posixpath.join(work_dir, posixpath.normpath(first) if first else ""), end=last)
 

@@ -269,9 +269,9 @@ def listed(state: RunState, key: Unit, unit: UnitState, event: ev.ItemsListed) -
         gone = set(event.gone)
         _forget(state, key, unit, lambda item: item is not None and item[len(prefix) :].split("::")[0] in gone)
     for item, position in event.moved.items():
-        known = state.units.get((event.step, prefix + item))
-        if known is not None:
-            known.index = position
+        item_unit = state.units.get((event.step, prefix + item))
+        if item_unit is not None:
+            item_unit.index = position
     kept = unit.items.kept if unit.items is not None else 0
     if unit.items is not None and not event.is_loop:
         unit.generation += 1  # new items are new work, whatever their keys

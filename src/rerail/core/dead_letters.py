@@ -15,8 +15,13 @@ from rerail.core.run_state import RunState, Unit
 
 def dead_letters(state: RunState) -> Iterator[Unit]:
     """Yield the units in the dead letter queue."""
-    for unit, known in state.units.items():
-        if known.index is None or known.status != "failed" or known.retry_at is not None or known.allowed:
+    for unit, unit_state in state.units.items():
+        if (
+            unit_state.index is None
+            or unit_state.status != "failed"
+            or unit_state.retry_at is not None
+            or unit_state.allowed
+        ):
             continue
         assert unit[1] is not None
         controller = state.units.get((unit[0], parent_of(unit[1])))
@@ -41,14 +46,14 @@ def select(state: RunState, wanted: Iterable[str] = (), step: str = "", error: s
     """Select dead letters by key, path, pattern, step or error text; return them and the names without a match."""
     dead = [unit for unit in dead_letters(state) if not step or unit[0] == step]
     if error:
-        dead = [unit for unit in dead if (known := state.units[unit].error) and error.lower() in _text(known).lower()]
+        dead = [unit for unit in dead if (failure := state.units[unit].error) and error.lower() in _text(failure).lower()]
     names = list(wanted)
     if not names:
         return dead, []
     found = {}
     for name in names:
         exact = [unit for unit in dead if name in _aliases(unit)]
-        found[name] = exact or [unit for unit in dead if any(fnmatchcase(called, name) for called in _aliases(unit)[:2])]
+        found[name] = exact or [unit for unit in dead if any(fnmatchcase(alias, name) for alias in _aliases(unit)[:2])]
     units = dict.fromkeys(unit for name in names for unit in found[name])
     return list(units), [name for name in names if not found[name]]
 
@@ -67,7 +72,7 @@ def _aliases(unit: Unit) -> tuple[str, str, str]:
 def history(events: Iterable[tuple[int, ev.Event]], units: Iterable[Unit]) -> dict[Unit, list[ev.Failure]]:
     """Return every failure of these items, oldest first; for an item of several steps, the failures of its steps."""
     own: dict[Unit, list[ev.Failure]] = {unit: [] for unit in units}
-    inside: dict[Unit, list[ev.Failure]] = {unit: [] for unit in own}
+    nested: dict[Unit, list[ev.Failure]] = {unit: [] for unit in own}
     for _, event in events:
         if not isinstance(event, ev.StepFailed) or event.item is None:
             continue
@@ -76,6 +81,6 @@ def history(events: Iterable[tuple[int, ev.Event]], units: Iterable[Unit]) -> di
             own[step, item].append(event.error)
         while "/" in step:
             step = step.rpartition("/")[0]
-            if (step, item) in inside:
-                inside[step, item].append(event.error)
-    return {unit: inside[unit] or own[unit] for unit in own}
+            if (step, item) in nested:
+                nested[step, item].append(event.error)
+    return {unit: nested[unit] or own[unit] for unit in own}

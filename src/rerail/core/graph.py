@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 def dependants(needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Return for every step the steps that need it, in declaration order."""
     result: dict[str, list[str]] = {step: [] for step in needs}
-    for step, wanted in needs.items():
-        for need in wanted:
+    for step, needed in needs.items():
+        for need in needed:
             result[need].append(step)
     return result
 
@@ -44,10 +44,10 @@ def find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
             if edge == 0:
                 path.append(step)
                 on_path.add(step)
-            wanted = needs.get(step, ())
-            if edge < len(wanted):
+            needed = needs.get(step, ())
+            if edge < len(needed):
                 stack.append((step, edge + 1))
-                target = wanted[edge]
+                target = needed[edge]
                 if target in on_path:
                     return [*path[path.index(target) :], target]
                 if target not in done:

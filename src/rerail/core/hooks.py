@@ -36,16 +36,16 @@ def pending(
     hooks: Sequence[Step], state: RunState, after: int, *, failed_counts: bool, item: str | None = None
 ) -> PendingHooks:
     """Return the pending hooks of a sequence whose turn came at journal position `after`."""
-    left = []
+    remaining = []
     ask = ""
     for hook in hooks:
         unit = state.unit((hook.id, item))
         begun = unit.started_seq > after
         if begun and _ended(unit, failed_counts=failed_counts):
             continue
-        left.append(hook)
+        remaining.append(hook)
         ask = ask or (hook.id if _is_in_doubt(hook, unit) else "")
-    return PendingHooks(tuple(left), ask)
+    return PendingHooks(tuple(remaining), ask)
 
 
 def in_doubt(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:

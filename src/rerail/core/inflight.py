@@ -25,7 +25,7 @@ class AttemptTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 def in_flight(state: RunState) -> list[tuple[Unit, UnitState]]:
     """Return the units that are recorded as running."""
-    return [(unit, known) for unit, known in state.units.items() if known.status == "running"]
+    return [(unit, unit_state) for unit, unit_state in state.units.items() if unit_state.status == "running"]
 
 
 def last_seen(state: RunState, left_by: Callable[[Unit, int], AttemptTrace]) -> dict[Unit, AttemptProgress | None]:
@@ -33,47 +33,47 @@ def last_seen(state: RunState, left_by: Callable[[Unit, int], AttemptTrace]) -> 
     running = in_flight(state)
     outer = {above for unit, _ in running for above in around(unit) if above != unit}
     seen = {}
-    for unit, known in running:
-        left = left_by(unit, known.attempts)
-        if known.items is not None or unit in outer:  # the units inside it have their own traces
-            left = msgspec.structs.replace(left, last=None)
-        seen[unit] = _last_seen(known, left)
+    for unit, unit_state in running:
+        trace = left_by(unit, unit_state.attempts)
+        if unit_state.items is not None or unit in outer:  # the units inside it have their own traces
+            trace = msgspec.structs.replace(trace, last=None)
+        seen[unit] = _last_seen(unit_state, trace)
     return seen
 
 
-def _last_seen(known: UnitState, left: AttemptTrace) -> AttemptProgress | None:
+def _last_seen(unit: UnitState, trace: AttemptTrace) -> AttemptProgress | None:
     """Combine the trace of an attempt with its saved progress, whichever is more; None if there is neither."""
-    saved = known.progress
-    if left.last is None and left.usage.metrics:
-        left = msgspec.structs.replace(left, last=known.started_at)
-    if saved is None and left.last is None:
+    saved = unit.progress
+    if trace.last is None and trace.usage.metrics:
+        trace = msgspec.structs.replace(trace, last=unit.started_at)
+    if saved is None and trace.last is None:
         return None
     elapsed = saved.elapsed if saved is not None else 0.0
-    if left.last is not None and known.started_at is not None:
-        apart = (left.last - known.started_at).total_seconds()  # by the wall clock, which may have been set in between
-        elapsed = max(elapsed, apart if left.most is None else min(apart, left.most))
-    usage = left.usage
+    if trace.last is not None and unit.started_at is not None:
+        apart = (trace.last - unit.started_at).total_seconds()  # by the wall clock, which may have been set in between
+        elapsed = max(elapsed, apart if trace.most is None else min(apart, trace.most))
+    usage = trace.usage
     if not usage.metrics and saved is not None:  # its metrics file was lost with the machine
         usage = Usage(metrics=saved.metrics, models=saved.models)
-    at = max(one for one in (left.last, saved.at if saved else None) if one is not None)
-    told = left.progress or saved
+    at = max(moment for moment in (trace.last, saved.at if saved else None) if moment is not None)
+    progress = trace.progress or saved
     return AttemptProgress(
         at=at,
         elapsed=round(elapsed, 3),
         metrics=usage.metrics,
         models=usage.models,
-        done=told.done if told else None,
-        total=told.total if told else None,
+        done=progress.done if progress else None,
+        total=progress.total if progress else None,
     )
 
 
-def interrupted_event(unit: Unit, known: UnitState, seen: AttemptProgress | None, now: datetime) -> StepInterrupted:
+def interrupted_event(unit: Unit, unit_state: UnitState, seen: AttemptProgress | None, now: datetime) -> StepInterrupted:
     """Return the event that ends an attempt which its invocation did not end."""
     return StepInterrupted(
         at=now,
         step=unit[0],
         item=unit[1],
-        attempt=known.attempts,
+        attempt=unit_state.attempts,
         reason="crash",
         metrics=seen.metrics if seen else {},
         models=seen.models if seen else {},
@@ -81,24 +81,24 @@ def interrupted_event(unit: Unit, known: UnitState, seen: AttemptProgress | None
     )
 
 
-def how_far(seen: AttemptProgress | None) -> str:
+def how_far(progress: AttemptProgress | None) -> str:
     """Format the last known progress of an attempt: `after 12 min 00 s, 7 of 18, $0.42`; '' if unknown."""
-    if seen is None:
+    if progress is None:
         return ""
-    if seen.elapsed < 1 and seen.done is None and not seen.metrics:
+    if progress.elapsed < 1 and progress.done is None and not progress.metrics:
         return ""  # it had hardly begun
-    parts = [f"after {amount('time', seen.elapsed)}"]
-    if seen.done is not None:
-        parts.append(f"{seen.done:g} of {seen.total:g}" if seen.total else f"{seen.done:g} done")
-    if COST in seen.metrics:
-        parts.append(amount(COST, seen.metrics[COST]))
+    parts = [f"after {amount('time', progress.elapsed)}"]
+    if progress.done is not None:
+        parts.append(f"{progress.done:g} of {progress.total:g}" if progress.total else f"{progress.done:g} done")
+    if COST in progress.metrics:
+        parts.append(amount(COST, progress.metrics[COST]))
     return ", ".join(parts)
 
 
-def describe_interruption(unit: UnitState, seen: AttemptProgress | None) -> str:
+def describe_interruption(unit: UnitState, progress: AttemptProgress | None) -> str:
     """Describe the interruption of an attempt, with its last known progress."""
-    far = how_far(seen)
-    return f"interrupted during attempt {unit.attempts}{f' ({far})' if far else ''}"
+    progress_text = how_far(progress)
+    return f"interrupted during attempt {unit.attempts}{f' ({progress_text})' if progress_text else ''}"
 
 
 def describe_failure(unit: UnitState) -> str:

@@ -198,56 +198,56 @@ class ListDiff(msgspec.Struct, kw_only=True):
 
     @property
     def words(self) -> str:
-        told = [f"{self.new} new" if self.new else "", f"{len(self.changed)} changed" if self.changed else ""]
-        told.append(f"{len(self.gone)} gone ({', '.join(self.gone[:3])})" if self.gone else "")
-        return "its items changed: " + (", ".join(filter(None, told)) or "in another order")
+        parts = [f"{self.new} new" if self.new else "", f"{len(self.changed)} changed" if self.changed else ""]
+        parts.append(f"{len(self.gone)} gone ({', '.join(self.gone[:3])})" if self.gone else "")
+        return "its items changed: " + (", ".join(filter(None, parts)) or "in another order")
 
 
 def diff(old: ItemList, marks: bytes | bytearray, new: ItemList) -> ListDiff:
     """Match the items of a new list with those of the old one, by key and content, and keep their statuses."""
     before = {key: index for index, key in enumerate(old.keys)}
-    kept = bytearray(len(new.keys))
+    statuses = bytearray(len(new.keys))
     positions: dict[str, int] = {}
     fresh = 0
     changed: list[str] = []
     for index, key in enumerate(new.keys):
-        was = before.pop(key, None)
-        if was is None:
+        old_index = before.pop(key, None)
+        if old_index is None:
             fresh += 1
-        elif _encode(old.original(was)) == _encode(new.value(index)):
-            kept[index] = marks[was]
+        elif _encode(old.original(old_index)) == _encode(new.value(index)):
+            statuses[index] = marks[old_index]
             positions[key] = index
-            if was in old.edited:
-                new.edit(index, old.edited[was])
+            if old_index in old.edited:
+                new.edit(index, old.edited[old_index])
         else:
             changed.append(key)
     gone = tuple(before)
-    return ListDiff(marks=kept, gone=gone, new=fresh, changed=tuple(changed), positions=positions)
+    return ListDiff(marks=statuses, gone=gone, new=fresh, changed=tuple(changed), positions=positions)
 
 
 def records(
     unit: Unit,
-    new: ItemList,
+    listing: ItemList,
     at: datetime,
-    kept: ListDiff | None = None,
+    difference: ListDiff | None = None,
     remembered: Iterable[str] = (),
 ) -> Iterator[ItemsListed]:
     """Yield the events that record a list, in parts of bounded length.
 
     `remembered` are the keys that the state has units of.
     """
-    keys, values = new.keys, new.values
+    keys, values = listing.keys, listing.values
     for first in range(0, max(len(keys), 1), IN_ONE_RECORD):
         part = slice(first, first + IN_ONE_RECORD)
-        more: dict[str, Any] = {}
-        if first == 0 and kept is not None:
-            more = {
-                "completed": ranges(kept.marks, COMPLETED),
-                "failed": ranges(kept.marks, FAILED),
-                "skipped": ranges(kept.marks, SKIPPED),
-                "gone": (*kept.gone, *kept.changed),  # of neither does any recorded state count any more
-                "edited": {keys[index]: value for index, value in new.edited.items()},
-                "moved": {key: kept.positions[key] for key in remembered if key in kept.positions},
+        kept_members: dict[str, Any] = {}
+        if first == 0 and difference is not None:
+            kept_members = {
+                "completed": ranges(difference.marks, COMPLETED),
+                "failed": ranges(difference.marks, FAILED),
+                "skipped": ranges(difference.marks, SKIPPED),
+                "gone": (*difference.gone, *difference.changed),  # of neither does any recorded state count any more
+                "edited": {keys[index]: value for index, value in listing.edited.items()},
+                "moved": {key: difference.positions[key] for key in remembered if key in difference.positions},
             }
         yield ItemsListed(
             at=at,
@@ -257,37 +257,37 @@ def records(
             first=first,
             keys=tuple(keys[part]),
             values=None if values is None else tuple(values[part]),
-            digest=new.digest,
-            source=new.source if first == 0 else "",
-            **more,
+            digest=listing.digest,
+            source=listing.source if first == 0 else "",
+            **kept_members,
         )
 
 
-def recorded(found: Iterable[Event], unit: Unit) -> ItemList | None:
+def recorded(history: Iterable[Event], unit: Unit) -> ItemList | None:
     """Return the newest recorded list of a map, with later edits applied; None if it is incomplete."""
     events: list[ItemsListed] = []
     edits: list[ItemEdited] = []
-    for event in found:
+    for event in history:
         if isinstance(event, ItemsListed) and event.unit == unit:
             events.append(event)
             edits = [] if event.first == 0 else edits
         elif isinstance(event, ItemEdited) and parent_of(event.item or "") == unit[1]:
             edits.append(event)
-    begun = max((at for at, event in enumerate(events) if event.first == 0), default=-1)
-    if begun < 0:
+    first_record = max((at for at, event in enumerate(events) if event.first == 0), default=-1)
+    if first_record < 0:
         return None
     keys: list[str] = []
     values: list[Any] = []
-    for event in events[begun:]:
+    for event in events[first_record:]:
         keys += event.keys
         values += event.keys if event.values is None else event.values
-    if len(keys) != events[begun].total:
+    if len(keys) != events[first_record].total:
         return None
-    changed = edits or events[begun].edited
+    changed = edits or events[first_record].edited
     positions = {key: index for index, key in enumerate(keys)} if changed else {}
-    head = events[begun]
+    head = events[first_record]
     listing = ItemList(keys=keys, values=None if values == keys else values, digest=head.digest, source=head.source)
-    for key, value in (*events[begun].edited.items(), *((key_of(edit.item or ""), edit.value) for edit in edits)):
+    for key, value in (*events[first_record].edited.items(), *((key_of(edit.item or ""), edit.value) for edit in edits)):
         if key in positions:
             listing.edit(positions[key], value)
     return listing

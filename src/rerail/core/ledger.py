@@ -58,24 +58,24 @@ class Sum(msgspec.Struct, kw_only=True):
 
 def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[LedgerEntry]:
     """Yield every attempt of a run in the order of time, then those that have not ended."""
-    under_way: dict[Unit, LedgerEntry] = {}
+    running: dict[Unit, LedgerEntry] = {}
     outer: set[Unit] = set()  # controllers: the units inside them report their own usage
     for _, event in records:
         if isinstance(event, ev.ItemsListed):
             outer.add(event.unit)
         elif isinstance(event, ev.StepInvalidated):  # announced, and never launched
-            under_way.pop(event.unit, None)
+            running.pop(event.unit, None)
         if not isinstance(event, _AttemptEvent):
             continue
         outer.update(unit for unit in around(event.unit) if unit != event.unit)
         entry = _entry(run_id, pipeline, event)
         if entry.status == "running":
-            under_way[event.unit] = entry
+            running[event.unit] = entry
         else:
-            under_way.pop(event.unit, None)
+            running.pop(event.unit, None)
             if entry.metrics or event.unit not in outer:
                 yield entry
-    yield from (entry for entry in under_way.values() if entry.metrics or (entry.step, entry.item) not in outer)
+    yield from (entry for entry in running.values() if entry.metrics or (entry.step, entry.item) not in outer)
 
 
 def _entry(run_id: str, pipeline: str, event: _AttemptEvent) -> LedgerEntry:
@@ -107,7 +107,7 @@ def _entry(run_id: str, pipeline: str, event: _AttemptEvent) -> LedgerEntry:
 
 
 def with_interrupted(
-    found: Iterable[LedgerEntry], state: RunState, seen: Mapping[Unit, AttemptProgress], like: LedgerEntry
+    ledger: Iterable[LedgerEntry], state: RunState, seen: Mapping[Unit, AttemptProgress], like: LedgerEntry
 ) -> list[LedgerEntry]:
     """Return the attempts of a run without an owner: those that have not ended count as interrupted.
 
@@ -115,36 +115,36 @@ def with_interrupted(
     """
     running: dict[Unit, LedgerEntry] = {}
     result = []
-    for entry in found:
+    for entry in ledger:
         if entry.status == "running":
             running[entry.step, entry.item] = msgspec.structs.replace(entry, status="interrupted")
         else:
             result.append(entry)
-    for unit, far in seen.items():
-        if unit in running or far.metrics:
-            told = LedgerEntry(
+    for unit, progress in seen.items():
+        if unit in running or progress.metrics:
+            interrupted = LedgerEntry(
                 run_id=like.run_id,
                 pipeline=like.pipeline,
-                at=far.at,
+                at=progress.at,
                 step=unit[0],
                 item=unit[1],
                 attempt=state.unit(unit).attempts,
                 status="interrupted",
-                seconds=far.elapsed,
-                metrics=far.metrics,
-                models=far.models,
+                seconds=progress.elapsed,
+                metrics=progress.metrics,
+                models=progress.models,
             )
-            running[unit] = told
+            running[unit] = interrupted
     return [*result, *running.values()]
 
 
-def discarded(found: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) -> list[LedgerEntry]:
+def discarded(ledger: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) -> list[LedgerEntry]:
     """Return an entry for spending whose records a repair had to discard, if there is any.
 
     The attempts that spent it are no longer known.
     """
-    known = overall(entry for entry in found if entry.status != "running").metrics
-    rest = {metric: plus(value, -known.get(metric, 0)) for metric, value in state.spent.items()}
+    recorded = overall(entry for entry in ledger if entry.status != "running").metrics
+    rest = {metric: plus(value, -recorded.get(metric, 0)) for metric, value in state.spent.items()}
     if not any(rest.values()):
         return []
     return [msgspec.structs.replace(like, step="(before a repair)", metrics=rest)]
@@ -152,17 +152,17 @@ def discarded(found: Iterable[LedgerEntry], state: RunState, like: LedgerEntry) 
 
 def summed(ledger: Iterable[LedgerEntry], by: By, zone: tzinfo | None = UTC) -> list[Sum]:
     """Sum entries by `by`: days of a zone in their order, else highest cost first. No zone: this machine's."""
-    found: dict[str, Sum] = {}
+    sums: dict[str, Sum] = {}
     for entry in ledger:
         if by == "model":
-            _add_models(found, entry)
+            _add_models(sums, entry)
         elif by == "day":
-            _add(found, entry.at.astimezone(zone).date().isoformat(), entry, entry.metrics)
+            _add(sums, entry.at.astimezone(zone).date().isoformat(), entry, entry.metrics)
         else:
-            _add(found, _KEYS[by](entry), entry, entry.metrics)
+            _add(sums, _KEYS[by](entry), entry, entry.metrics)
     if by == "day":
-        return [found[day] for day in sorted(found)]
-    return sorted(found.values(), key=lambda one: -one.cost_usd)
+        return [sums[day] for day in sorted(sums)]
+    return sorted(sums.values(), key=lambda sum_: -sum_.cost_usd)
 
 
 def overall(ledger: Iterable[LedgerEntry]) -> Sum:
@@ -181,18 +181,18 @@ _KEYS: dict[str, Callable[[LedgerEntry], str]] = {
 }
 
 
-def _add_models(found: dict[str, Sum], entry: LedgerEntry) -> None:
+def _add_models(sums: dict[str, Sum], entry: LedgerEntry) -> None:
     rest = dict(entry.metrics)
     for model, metrics in entry.models.items():
-        _add(found, model, entry, metrics)
+        _add(sums, model, entry, metrics)
         for metric, value in metrics.items():
             rest[metric] = plus(rest.get(metric, 0), -value)
     if any(rest.values()):
-        _add(found, UNKNOWN_MODEL, entry, rest)
+        _add(sums, UNKNOWN_MODEL, entry, rest)
 
 
-def _add(found: dict[str, Sum], key: str, entry: LedgerEntry, metrics: Metrics) -> None:
-    _count(found.setdefault(key, Sum(name=key)), entry, metrics)
+def _add(sums: dict[str, Sum], key: str, entry: LedgerEntry, metrics: Metrics) -> None:
+    _count(sums.setdefault(key, Sum(name=key)), entry, metrics)
 
 
 def _count(total: Sum, entry: LedgerEntry, metrics: Metrics) -> None:

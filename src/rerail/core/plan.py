@@ -65,10 +65,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def saved(self, state: RunState) -> tuple[float, float]:
         """Return the seconds and the dollars of work that is not repeated: kept steps, and closed items of maps."""
-        done = [one for one in self.decisions if one.kept or one.decision == "continue"]
-        within = totals_by_step(state, lasting=True)
-        cost = total(within.get(one.step, NOTHING).cost_usd for one in done)
-        return sum(one.saved_seconds for one in done), cost
+        done = [decision for decision in self.decisions if decision.kept or decision.decision == "continue"]
+        totals = totals_by_step(state, lasting=True)
+        cost = total(totals.get(decision.step, NOTHING).cost_usd for decision in done)
+        return sum(decision.saved_seconds for decision in done), cost
 
 
 class ExecuteOptions(msgspec.Struct, frozen=True, kw_only=True):

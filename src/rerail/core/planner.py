@@ -31,17 +31,17 @@ from rerail.core.staleness import covers, fingerprint, same_body, stale_need, ta
 from rerail.core.state import RunState, Unit, UnitState, name
 
 
-def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes: PlanOptions | None = None) -> Plan:
+def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, options: PlanOptions | None = None) -> Plan:
     """Decide for every step, in declaration order, whether it runs and why."""
-    wishes = wishes or PlanOptions()
-    if not state.units and not wishes.start:
+    options = options or PlanOptions()
+    if not state.units and not options.start:
         return Plan(decisions=tuple(pending(step, UnitState()) for step in pipeline.steps))
     body = StepGroup(steps=pipeline.steps, env=pipeline.env, index=step_index(pipeline))
-    made = decide_steps(body, state, audit or Audit(), wishes)
-    known = {step.id for step in pipeline.steps} | set(pipeline.hooks)
+    decisions = decide_steps(body, state, audit or Audit(), options)
+    declared = {step.id for step in pipeline.steps} | set(pipeline.hooks)
     return Plan(
-        decisions=tuple(made[step.id] for step in pipeline.steps),
-        removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in known),
+        decisions=tuple(decisions[step.id] for step in pipeline.steps),
+        removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in declared),
         hooks=_hooks(pipeline, state),
         finally_interrupted=finally_was_interrupted(pipeline, state),
     )
@@ -49,31 +49,31 @@ def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, wishes
 
 def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
     """Return the decisions about hooks that were not finished."""
-    made: list[Decision] = []
+    decisions: list[Decision] = []
     for step in pipeline.steps:
         if step.on_failure:
-            made += _unfinished(pending_cleanup(step, state), f"the cleanup of {step.id}")
+            decisions += _unfinished(pending_cleanup(step, state), f"the cleanup of {step.id}")
     asked = in_doubt(pipeline.finally_, state)
     if finally_was_interrupted(pipeline, state) or asked:
-        made += _unfinished(PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "`finally`")
-    return tuple(made)
+        decisions += _unfinished(PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "`finally`")
+    return tuple(decisions)
 
 
-def _unfinished(left: PendingHooks, what: str) -> list[Decision]:
-    if left.ask:
+def _unfinished(pending_hooks: PendingHooks, what: str) -> list[Decision]:
+    if pending_hooks.ask:
         reason = f"{what} was interrupted in it and it is not idempotent: its outcome is in doubt"
-        return [Decision(step=left.ask, decision="ask", reason=reason)]
-    return [Decision(step=hook.id, decision="run", reason=f"{what} did not finish") for hook in left.hooks]
+        return [Decision(step=pending_hooks.ask, decision="ask", reason=reason)]
+    return [Decision(step=hook.id, decision="run", reason=f"{what} did not finish") for hook in pending_hooks.hooks]
 
 
 def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
     """Return the plan as it is shown for `--until`: steps that are not needed for it come later."""
     wanted = {until, *Ancestors({step.id: step.needs for step in pipeline.steps}).of(until)}
     decisions = tuple(
-        made
-        if made.step in wanted or made.kept
-        else Decision(step=made.step, decision="later", reason=f"after --until {until}")
-        for made in whole.decisions
+        decision
+        if decision.step in wanted or decision.kept
+        else Decision(step=decision.step, decision="later", reason=f"after --until {until}")
+        for decision in whole.decisions
     )
     return msgspec.structs.replace(whole, decisions=decisions)
 
@@ -87,32 +87,32 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
     item: str | None = None
 
 
-def decide_steps(body: StepGroup, state: RunState, audit: Audit, wishes: PlanOptions) -> dict[str, Decision]:
+def decide_steps(body: StepGroup, state: RunState, audit: Audit, options: PlanOptions) -> dict[str, Decision]:
     """Return a decision for each of these steps."""
-    making = Planner(body, state, audit, wishes)
-    made = making.forward()
-    while making.backward(made):
-        made = making.forward()
-    return made
+    planner = Planner(body, state, audit, options)
+    decisions = planner.forward()
+    while planner.backward(decisions):
+        decisions = planner.forward()
+    return decisions
 
 
 class Planner:
     """Planning of one group of steps: of a pipeline, of an item or of an iteration."""
 
-    def __init__(self, body: StepGroup, state: RunState, audit: Audit, wishes: PlanOptions) -> None:
+    def __init__(self, body: StepGroup, state: RunState, audit: Audit, options: PlanOptions) -> None:
         needs = {step.id: step.needs for step in body.steps}
         self._env = body.env
         self._item = body.item
         self._index = body.index
         self._state = state
         self._audit = audit
-        self._wishes = wishes
+        self._options = options
         self._steps = {step.id: step for step in body.steps}
         controllers = {step.id for step in body.steps if step.is_controller}
         self._inside = nested_units(state, controllers, body.item)
         self._order = topological(needs)
         self._above = Ancestors(needs)
-        self._forced = downstream(needs, [wishes.start]) if wishes.start else set()
+        self._forced = downstream(needs, [options.start]) if options.start else set()
         self._within: dict[str, StepTotals] = {}
         self._needed: set[tuple[str, str]] = set()  # step and path of flaws that turned out to matter
         # Steps that wrote over a path of an earlier step: they cannot be kept if any of their needs runs again.
@@ -120,27 +120,27 @@ class Planner:
 
     def forward(self) -> dict[str, Decision]:
         """Return the decisions, each made after those it depends on."""
-        made: dict[str, Decision] = {}
+        decisions: dict[str, Decision] = {}
         lineage: dict[str, int] = {}
-        wishes = self._wishes
+        options = self._options
         for step_id in self._order:
             step = self._steps[step_id]
             unit = self._state.unit((step_id, self._item))
-            made[step_id] = self._decide(step, unit, made, lineage)
-            if wishes.start:
+            decisions[step_id] = self._decide(step, unit, decisions, lineage)
+            if options.start:
                 forced, new = step_id in self._forced, self._state.seq == 0
-                made[step_id] = _started_from(wishes.start, made[step_id], forced=forced, new=new)
+                decisions[step_id] = _started_from(options.start, decisions[step_id], forced=forced, new=new)
             lineage[step_id] = upstream_seq(step, unit, lineage)
-        return made
+        return decisions
 
-    def backward(self, made: Mapping[str, Decision]) -> bool:
+    def backward(self, decisions: Mapping[str, Decision]) -> bool:
         """Find flaws that matter because of the steps that will run; return whether there are new ones."""
         if not self._audit.flaws:
             return False
-        running = {step for step, decision in made.items() if not decision.kept}
+        running = {step for step, decision in decisions.items() if not decision.kept}
         found = False
         for step_id in reversed(self._order):
-            if step_id in running and not made[step_id].unless_same:
+            if step_id in running and not decisions[step_id].unless_same:
                 continue
             for flaw in self._audit.flaws.get((step_id, self._item), ()):
                 if (step_id, flaw.path) in self._needed or not (flaw.temporary or flaw.later):
@@ -163,24 +163,26 @@ class Planner:
         return not inputs or any("${{" in read.path or covers(read.path, flaw.path) for read in inputs)
 
     def _restorable(self, flaw: Flaw) -> bool:
-        return flaw.restorable and self._wishes.restore
+        return flaw.restorable and self._options.restore
 
-    def _decide(self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]) -> Decision:
+    def _decide(
+        self, step: Step, unit: UnitState, decisions: Mapping[str, Decision], lineage: Mapping[str, int]
+    ) -> Decision:
         flaws = tuple(
             flaw
             for flaw in self._audit.flaws.get((step.id, self._item), ())
             if (step.id, flaw.path) in self._needed or not (flaw.temporary or flaw.later)
         )
-        decision = self._by_record(step, unit, made, lineage)
+        decision = self._by_record(step, unit, decisions, lineage)
         if decision is None and step.is_controller and unit.settled:
             decision = self._by_nested_units(step, unit)
         if decision is None:
-            decision = self._by_files(step, unit, made, flaws)
-        if decision is None and step.id in self._writing_over and not all(made[need].kept for need in step.needs):
+            decision = self._by_files(step, unit, decisions, flaws)
+        if decision is None and step.id in self._writing_over and not all(decisions[need].kept for need in step.needs):
             reason = "overwrites a file of a step that may rerun"
             decision = Decision(step=step.id, decision="rerun", reason=reason)
         if decision is None:
-            decision = _by_needs(step, made)
+            decision = _by_needs(step, decisions)
         if decision is None:
             edited = self._edited(step, unit)
             mended = [flaw.words for flaw in flaws]
@@ -198,14 +200,14 @@ class Planner:
         if step.is_controller and step.id in self._inside and goes_on:
             decision = msgspec.structs.replace(decision, inner=self._inner(step))
         if step.is_controller and step.id in self._inside:
-            decision = self._or_ask(step, decision, made)
+            decision = self._or_ask(step, decision, decisions)
         return msgspec.structs.replace(decision, flaws=flaws) if flaws else decision
 
     def _inner(self, step: Step) -> tuple[Decision, ...]:
         units = self._inside.get(step.id, ())
-        return nested_decisions(units, self._index, self._state, self._audit, self._wishes)
+        return nested_decisions(units, self._index, self._state, self._audit, self._options)
 
-    def _or_ask(self, step: Step, decision: Decision, made: Mapping[str, Decision]) -> Decision:
+    def _or_ask(self, step: Step, decision: Decision, decisions: Mapping[str, Decision]) -> Decision:
         """Return the decision about a controller, or "ask" where it would pass over a unit in doubt inside it.
 
         Continuing does not check completed units again. Beginning anew forgets the units in doubt.
@@ -213,12 +215,14 @@ class Planner:
         if decision.kept or decision.decision == "ask":
             return decision
         inner = decision.inner or self._inner(step)
-        asked = [one for one in inner if one.decision == "ask"]
-        in_doubt = [one for one in asked if self._state.unit(one.unit).status in ("running", "interrupted")]
+        asked = [nested for nested in inner if nested.decision == "ask"]
+        in_doubt = [nested for nested in asked if self._state.unit(nested.unit).status in ("running", "interrupted")]
         goes_on = decision.decision == "continue"
-        if goes_on and all(made[need].kept for need in step.needs):
+        if goes_on and all(decisions[need].kept for need in step.needs):
             in_doubt = []  # the item, iteration or pipeline it is in asks by itself, and the others continue
-        waits_for = in_doubt + [one for one in asked if goes_on and self._state.unit(one.unit).status == "completed"]
+        waits_for = in_doubt + [
+            nested for nested in asked if goes_on and self._state.unit(nested.unit).status == "completed"
+        ]
         if not waits_for:
             return decision
         reason = f"{name(waits_for[0].unit)}: {waits_for[0].reason}"
@@ -226,34 +230,34 @@ class Planner:
 
     def _by_nested_units(self, step: Step, unit: UnitState) -> Decision | None:
         """Reopen a completed controller when a nested artifact is broken or a dead letter is retried."""
-        again = self._retried(step)
-        if again:
-            reason = f"retrying {len(again)} dead letter{'' if len(again) == 1 else 's'}"
-            return self._retrying(step, again, Decision(step=step.id, decision="continue", reason=reason))
-        made = self._inner(step)
-        lost = [one for one in made if one.decision in ("rerun", "ask")]
+        retried = self._retried(step)
+        if retried:
+            reason = f"retrying {len(retried)} dead letter{'' if len(retried) == 1 else 's'}"
+            return self._retrying(step, retried, Decision(step=step.id, decision="continue", reason=reason))
+        nested = self._inner(step)
+        lost = [decision for decision in nested if decision.decision in ("rerun", "ask")]
         if not lost:
             return None
         # A later iteration depends on all that came before it; and of an adopted controller only those units are known
         # that have to be proved.
         anew = isinstance(step.action, Loop) or unit.attempts == 0
         anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
-        verdict: DecisionKind = "rerun" if anew and lost[0].decision != "ask" else "continue"
-        return Decision(step=step.id, decision=verdict, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=made)
+        kind: DecisionKind = "rerun" if anew and lost[0].decision != "ask" else "continue"
+        return Decision(step=step.id, decision=kind, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=nested)
 
     def _retried(self, step: Step) -> list[Unit]:
         """Return the dead letters inside a controller that are to be retried."""
-        if not self._wishes.retry:
+        if not self._options.retry:
             return []
         inside = set(self._inside.get(step.id, ()))
-        return sorted((unit for unit in self._wishes.retry if unit in inside), key=name)
+        return sorted((unit for unit in self._options.retry if unit in inside), key=name)
 
-    def _retrying(self, step: Step, again: list[Unit], decision: Decision) -> Decision:
+    def _retrying(self, step: Step, retried: list[Unit], decision: Decision) -> Decision:
         """Return the decision to continue, or to begin a loop anew if a retried item is in a past iteration of it."""
-        loops = {one: loop for one in again if (loop := past_loop(self._state, one)) is not None}
-        for one, loop in loops.items():
+        loops = {unit: loop for unit in retried if (loop := past_loop(self._state, unit)) is not None}
+        for unit, loop in loops.items():
             if loop == (step.id, self._item):
-                reason = f"retrying {name(one)}, of an earlier iteration, restarts the loop"
+                reason = f"retrying {name(unit)}, of an earlier iteration, restarts the loop"
                 return Decision(step=step.id, decision="rerun", reason=reason)
         anew = sorted({name(loop) for loop in loops.values()})
         if not anew:
@@ -262,32 +266,32 @@ class Planner:
         return msgspec.structs.replace(decision, reason=reason)
 
     def _by_progress(
-        self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
+        self, step: Step, unit: UnitState, decisions: Mapping[str, Decision], lineage: Mapping[str, int]
     ) -> Decision | None:
         """Decide about a controller that has begun and not completed: it continues, unless its dependencies changed."""
         if unit.items is None or unit.status in ("completed", "skipped"):
             return None
-        again = self._retried(step)
-        if unit.settled and step.allow_failure and not again:
+        retried = self._retried(step)
+        if unit.settled and step.allow_failure and not retried:
             return None
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
         other_kind = unit.items.is_loop != isinstance(step.action, Loop)
-        if edited and (self._wishes.changes != "keep" or other_kind):
+        if edited and (self._options.changes != "keep" or other_kind):
             return Decision(step=step.id, decision="rerun", reason="definition changed", changed=True)
         older = stale_need(step, unit, lineage, self._state, self._env, self._item)
         if older is not None:
             return Decision(step=step.id, decision="rerun", reason=f"result of {older} changed")
         reason = describe_progress(unit)
-        tried = len(again) or (unit.items.failed if has_failed(step, unit) and not self._wishes.retry else 0)
-        if tried:
-            reason += f", retrying {tried}"
-        unsettled = [need for need in step.needs if not made[need].kept]
+        retries = len(retried) or (unit.items.failed if has_failed(step, unit) and not self._options.retry else 0)
+        if retries:
+            reason += f", retrying {retries}"
+        unsettled = [need for need in step.needs if not decisions[need].kept]
         if unsettled:
             reason += f"; restarts if the result of {_names(unsettled)} changes"
-        if step.id in self._wishes.relisted:
-            reason += f"; {self._wishes.relisted[step.id]}"
+        if step.id in self._options.relisted:
+            reason += f"; {self._options.relisted[step.id]}"
         going_on = Decision(step=step.id, decision="continue", reason=reason, saved_seconds=self._worked(step, unit))
-        return self._retrying(step, again, going_on)
+        return self._retrying(step, retried, going_on)
 
     def _worked(self, step: Step, unit: UnitState) -> float:
         """Return the seconds of work done; for a top-level step, unfinished items included."""
@@ -300,25 +304,25 @@ class Planner:
         return bool(unit.fingerprint) and unit.fingerprint != fingerprint(step, self._env)
 
     def _by_record(
-        self, step: Step, unit: UnitState, made: Mapping[str, Decision], lineage: Mapping[str, int]
+        self, step: Step, unit: UnitState, decisions: Mapping[str, Decision], lineage: Mapping[str, int]
     ) -> Decision | None:
         """Decide by the record alone; None if it does not settle the matter."""
-        if step.is_controller and (going_on := self._by_progress(step, unit, made, lineage)) is not None:
+        if step.is_controller and (going_on := self._by_progress(step, unit, decisions, lineage)) is not None:
             return going_on
         match unit.status:
             case "pending":
                 return pending(step, unit)
             case "running" | "interrupted":
-                seen = self._wishes.seen.get((step.id, self._item), unit.progress)
+                seen = self._options.seen.get((step.id, self._item), unit.progress)
                 return _interrupted(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
                 reason = "failed, and is no longer allowed to fail" if unit.allowed else inflight.describe_failure(unit)
                 return Decision(step=step.id, decision="rerun", reason=reason)
             case _:
                 pass
-        if self._edited(step, unit) and self._wishes.changes != "keep":
+        if self._edited(step, unit) and self._options.changes != "keep":
             if unit.items is not None and same_body(unit.fingerprint, fingerprint(step, self._env)):
-                how = self._wishes.relisted.get(step.id, "its list is built again")
+                how = self._options.relisted.get(step.id, "its list is built again")
                 reason = f"`over` was edited: {how}"
                 return Decision(step=step.id, decision="continue", reason=reason, changed=True)
             return Decision(step=step.id, decision="rerun", reason="definition changed", changed=True)
@@ -328,13 +332,13 @@ class Planner:
         return None
 
     def _by_files(
-        self, step: Step, unit: UnitState, made: Mapping[str, Decision], flaws: tuple[Flaw, ...]
+        self, step: Step, unit: UnitState, decisions: Mapping[str, Decision], flaws: tuple[Flaw, ...]
     ) -> Decision | None:
         """Decide by the files on disk: artifacts that cannot be restored, inputs that have changed."""
         lost = [flaw for flaw in flaws if not self._restorable(flaw)]
         if lost:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            why = "" if self._wishes.restore else ", --no-restore"
+            why = "" if self._options.restore else ", --no-restore"
             if not step.idempotent:
                 reason = f"{lost[0].words}{more}, and the step is not idempotent: rerail does not repeat it by itself"
                 return Decision(step=step.id, decision="ask", reason=reason)
@@ -346,11 +350,11 @@ class Planner:
         changed = [path for path in changed if not self._taken_over(path, step, unit)]
         if not changed:
             return None
-        remade = {path: self._producers_of(path, made) for path in changed}
+        remade = {path: self._producers_of(path, decisions) for path in changed}
         for path, producers in remade.items():
             if not producers:
                 return Decision(step=step.id, decision="rerun", reason=f"input {path} changed")
-        if all(self._is_restored_as_read(path, unit, producers, made) for path, producers in remade.items()):
+        if all(self._is_restored_as_read(path, unit, producers, decisions) for path, producers in remade.items()):
             return None
         all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
         reason = f"input {changed[0]} is produced again by {_names(list(all_of_them))}"
@@ -369,12 +373,12 @@ class Planner:
             for (name, _), writer in self._state.units.items()
         )
 
-    def _producers_of(self, path: str, made: Mapping[str, Decision]) -> list[str]:
+    def _producers_of(self, path: str, decisions: Mapping[str, Decision]) -> list[str]:
         """Return the steps whose flawed artifacts are at or below an input, and will be intact before it is read."""
         return [
             step_id
             for unit, flaws in self._audit.flaws.items()
-            if (step_id := self._owner(unit)) in made and any(covers(path, flaw.path) for flaw in flaws)
+            if (step_id := self._owner(unit)) in decisions and any(covers(path, flaw.path) for flaw in flaws)
         ]
 
     def _owner(self, unit: Unit) -> str:
@@ -383,10 +387,10 @@ class Planner:
         return inside or (unit[0] if unit[1] == self._item else "")
 
     def _is_restored_as_read(
-        self, path: str, unit: UnitState, producers: list[str], made: Mapping[str, Decision]
+        self, path: str, unit: UnitState, producers: list[str], decisions: Mapping[str, Decision]
     ) -> bool:
         """Return whether restoring an input's producer brings back the content that this unit had read."""
-        if len(producers) != 1 or not made[producers[0]].kept:
+        if len(producers) != 1 or not decisions[producers[0]].kept:
             return False
         of_producer = self._state.unit((producers[0], self._item)).artifacts
         sealed = next((record.sha256 for record in of_producer if record.path == path), "")
@@ -395,8 +399,8 @@ class Planner:
 
 def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
     if forced and decision.decision != "ask":
-        verdict: DecisionKind = "run" if new else "rerun"
-        return Decision(step=decision.step, decision=verdict, reason=f"--from {start}", flaws=decision.flaws)
+        kind: DecisionKind = "run" if new else "rerun"
+        return Decision(step=decision.step, decision=kind, reason=f"--from {start}", flaws=decision.flaws)
     if new and not forced:
         return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
     return decision
@@ -418,13 +422,13 @@ def has_failed(step: Step, unit: UnitState) -> bool:
     return items.next_pending(0) < 0 and items.failed > allowed
 
 
-def _by_needs(step: Step, made: Mapping[str, Decision]) -> Decision | None:
+def _by_needs(step: Step, decisions: Mapping[str, Decision]) -> Decision | None:
     """Decide to rerun a step whose needs rerun, unless these produce the same again."""
-    rerunning = [need for need in step.needs if not made[need].kept]
+    rerunning = [need for need in step.needs if not decisions[need].kept]
     if not rerunning:
         return None
     reason = f"depends on {_names(rerunning)}"
-    if any(made[need].decision != "rerun" for need in rerunning):
+    if any(decisions[need].decision != "rerun" for need in rerunning):
         reason += f", which {'has' if len(rerunning) == 1 else 'have'} not finished"
     return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
 
@@ -491,30 +495,34 @@ def nested_units(state: RunState, ids: Collection[str], item: str | None) -> dic
 
 
 def nested_decisions(
-    units: Iterable[Unit], index: StepIndex, state: RunState, audit: Audit, wishes: PlanOptions
+    units: Iterable[Unit], index: StepIndex, state: RunState, audit: Audit, options: PlanOptions
 ) -> tuple[Decision, ...]:
     """Return decisions about the units in doubt and the flaws inside a controller that continues or is kept."""
-    made: list[Decision] = []
+    decisions: list[Decision] = []
     for unit in units:
-        known, step = state.units[unit], step_at(index, unit)
+        state_of_unit, step = state.units[unit], step_at(index, unit)
         if step is None:
             continue
-        if known.status in ("running", "interrupted") and not step.idempotent and not step.is_controller:
-            made.append(
-                _ask(unit, f"{name(unit)} was interrupted during attempt {known.attempts}", "its outcome is in doubt")
+        if state_of_unit.status in ("running", "interrupted") and not step.idempotent and not step.is_controller:
+            decisions.append(
+                _ask(
+                    unit,
+                    f"{name(unit)} was interrupted during attempt {state_of_unit.attempts}",
+                    "its outcome is in doubt",
+                )
             )
         flaws = tuple(flaw for flaw in audit.flaws.get(unit, ()) if not (flaw.temporary or flaw.later))
         if flaws:
-            made.append(_flawed(unit, step, flaws, wishes))
-    return tuple(made)
+            decisions.append(_flawed(unit, step, flaws, options))
+    return tuple(decisions)
 
 
 def _ask(unit: Unit, what: str, why: str) -> Decision:
     return Decision(step=unit[0], item=unit[1], decision="ask", reason=f"{what} and it is not idempotent: {why}")
 
 
-def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], wishes: PlanOptions) -> Decision:
-    lost = [flaw for flaw in flaws if not (flaw.restorable and wishes.restore)]
+def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], options: PlanOptions) -> Decision:
+    lost = [flaw for flaw in flaws if not (flaw.restorable and options.restore)]
     if not lost:
         words = ", ".join(flaw.words for flaw in flaws[:3])
         return Decision(step=unit[0], item=unit[1], decision="restore", reason=words, flaws=flaws)

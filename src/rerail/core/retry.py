@@ -71,48 +71,50 @@ class RetryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def patterns(step: Step) -> tuple[str, ...]:
     """Return the patterns to search for before a decision; the search takes unbounded time, so it is not done here."""
-    wanted = (*step.retry.on, *step.rate_limit.on)
-    return tuple(one for one in wanted if isinstance(one, str) and one not in ("timeout", "rate_limit"))
+    conditions = (*step.retry.on, *step.rate_limit.on)
+    return tuple(
+        condition for condition in conditions if isinstance(condition, str) and condition not in ("timeout", "rate_limit")
+    )
 
 
-def decide(step: Step, symptoms: FailureFacts, around: RetryFacts) -> RetryDecision:
+def decide(step: Step, failure: FailureFacts, facts: RetryFacts) -> RetryDecision:
     """Decide after a failed attempt whether and when it is repeated."""
     policy = step.retry
-    if not symptoms.retryable:
+    if not failure.retryable:
         return RetryDecision(delay=None, why="not retryable")
-    limit = limit_of(step, symptoms, around.at)
+    limit = limit_of(step, failure, facts.at)
     if limit is not None and _may_wait(step):
-        return _after_refusal(step, limit, around)
-    if policy.on and not any(_matches(wanted, symptoms, limit) for wanted in policy.on):
+        return _after_refusal(step, limit, facts)
+    if policy.on and not any(_matches(condition, failure, limit) for condition in policy.on):
         return RetryDecision(delay=None, why="not what `retry.on` names")
-    if around.failures >= policy.attempts:
+    if facts.failures >= policy.attempts:
         why = f"all {policy.attempts} attempts failed" if policy.attempts > 1 else "no retry"
         return RetryDecision(delay=None, why=why)
-    delay = backoff(policy, around.failures, around.dice)
-    reason = limit.name if limit else symptoms.message.partition("\n")[0][:200] or "it failed"
-    return RetryDecision(delay=delay, why=_words(around.failures, policy, delay, reason, around))
+    delay = backoff(policy, facts.failures, facts.dice)
+    reason = limit.name if limit else failure.message.partition("\n")[0][:200] or "it failed"
+    return RetryDecision(delay=delay, why=_words(facts.failures, policy, delay, reason, facts))
 
 
-def _after_refusal(step: Step, limit: RateLimitHit, around: RetryFacts) -> RetryDecision:
+def _after_refusal(step: Step, limit: RateLimitHit, facts: RetryFacts) -> RetryDecision:
     """Decide after a refusal: a policy about refusals bounds them; without one they are waited for, up to a limit."""
-    policy, past = step.retry, around.failures + around.refusals
+    policy, past = step.retry, facts.failures + facts.refusals
     most = policy.attempts if _speaks_of_refusals(policy) else MAX_LONG_REFUSALS
     if past >= most:
         return RetryDecision(delay=None, why=f"refused {past} times in a row: {limit.name}", limit=limit)
-    delay = _until(limit, policy, around)
-    return RetryDecision(delay=delay, why=_words(past, policy, delay, limit.name, around), limit=limit)
+    delay = _until(limit, policy, facts)
+    return RetryDecision(delay=delay, why=_words(past, policy, delay, limit.name, facts), limit=limit)
 
 
-def limit_of(step: Step, symptoms: FailureFacts, at: datetime) -> RateLimitHit | None:
+def limit_of(step: Step, failure: FailureFacts, at: datetime) -> RateLimitHit | None:
     """Return the refusal by a service, if that is why the attempt failed."""
     if not step.rate_limit.recognised or step.is_controller:  # refusals inside it were handled there
         return None
     from rerail.core.rate_limits import classify  # many patterns, which most runs never need
     from rerail.core.retry_after import parse_retry_after
 
-    text = symptoms.text
-    own = any(_matches(wanted, symptoms, None) for wanted in step.rate_limit.on)
-    name = classify(text, symptoms.type, symptoms.exit_code) or ("rate limit" if own else None)
+    text = failure.text
+    own = any(_matches(condition, failure, None) for condition in step.rate_limit.on)
+    name = classify(text, failure.type, failure.exit_code) or ("rate limit" if own else None)
     return RateLimitHit(name, parse_retry_after(text, at)) if name else None
 
 
@@ -125,23 +127,23 @@ def _speaks_of_refusals(policy: Retry) -> bool:
     return policy.attempts > 1 and (not policy.on or "rate_limit" in policy.on)
 
 
-def _until(limit: RateLimitHit, policy: Retry, around: RetryFacts) -> float:
+def _until(limit: RateLimitHit, policy: Retry, facts: RetryFacts) -> float:
     """Return the seconds to wait after a refusal: as long as the service said, or longer and longer."""
     if limit.until is not None:
-        told = (limit.until - around.at).total_seconds()
-        return max(told + around.dice * min(told / 10, MAX_SPREAD), backoff(policy, around.refusals + 1, around.dice))
-    if limit.name == "quota" or around.refusals >= MAX_REFUSALS:
-        return LONG_WAIT * (1 + around.dice / 10)
-    return backoff(policy, around.refusals + 1, around.dice)
+        seconds = (limit.until - facts.at).total_seconds()
+        return max(seconds + facts.dice * min(seconds / 10, MAX_SPREAD), backoff(policy, facts.refusals + 1, facts.dice))
+    if limit.name == "quota" or facts.refusals >= MAX_REFUSALS:
+        return LONG_WAIT * (1 + facts.dice / 10)
+    return backoff(policy, facts.refusals + 1, facts.dice)
 
 
-def _words(past: int, policy: Retry, delay: float, reason: str, around: RetryFacts) -> str:
+def _words(past: int, policy: Retry, delay: float, reason: str, facts: RetryFacts) -> str:
     when = f"in {_seconds(delay)}"
-    if around.over_budget:
-        when, reason = "once there is budget", f"{reason}; {around.over_budget}"
+    if facts.over_budget:
+        when, reason = "once there is budget", f"{reason}; {facts.over_budget}"
     if past < policy.attempts:
         return f"attempt {past + 1} of {policy.attempts} {when}: {reason}"
-    return f"attempt {(around.attempts or past) + 1} {when}: {reason}"  # beyond the policy only refusals are repeated
+    return f"attempt {(facts.attempts or past) + 1} {when}: {reason}"  # beyond the policy only refusals are repeated
 
 
 def _seconds(delay: float) -> str:
@@ -152,14 +154,14 @@ def _seconds(delay: float) -> str:
     return f"{delay / 60:.0f} min" if delay < 7200 else f"{delay / 3600:.1f} h"
 
 
-def _matches(wanted: str | int, symptoms: FailureFacts, limit: RateLimitHit | None) -> bool:
-    if isinstance(wanted, int):
-        return symptoms.exit_code == wanted
-    if wanted == "timeout":
-        return symptoms.type == "Timeout"
-    if wanted == "rate_limit":
+def _matches(condition: str | int, failure: FailureFacts, limit: RateLimitHit | None) -> bool:
+    if isinstance(condition, int):
+        return failure.exit_code == condition
+    if condition == "timeout":
+        return failure.type == "Timeout"
+    if condition == "rate_limit":
         return limit is not None
-    return wanted in symptoms.matching
+    return condition in failure.matching
 
 
 def backoff(policy: Retry, failures: int, dice: float) -> float:

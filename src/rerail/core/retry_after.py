@@ -197,9 +197,9 @@ def _days(match: re.Match[str], today: date) -> Iterator[date]:
         return
     first, last = (1, 1) if day == "tom" else (-1, 7)
     for ahead in range(first, last + 1):
-        one = today + timedelta(days=ahead)
-        if day not in _DAYS or one.weekday() == _DAYS.index(day):
-            yield one
+        candidate = today + timedelta(days=ahead)
+        if day not in _DAYS or candidate.weekday() == _DAYS.index(day):
+            yield candidate
 
 
 def _moments(wall: datetime) -> Iterator[datetime]:

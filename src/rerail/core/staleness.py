@@ -32,8 +32,8 @@ def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
     canonical = _encode([_normalised(step.action, pipeline_env), {**pipeline_env, **step.env}, step.cwd, _extras(step)])
     digest = hashlib.sha256(canonical).hexdigest()[:DIGEST_CHARS]
     if isinstance(step.action, Map):
-        made_of = step.action
-        source = _encode([made_of.over, made_of.key, made_of.filter, made_of.sort, made_of.limit, made_of.offset])
+        action = step.action
+        source = _encode([action.over, action.key, action.filter, action.sort, action.limit, action.offset])
         digest += "." + hashlib.sha256(source).hexdigest()[:DIGEST_CHARS]
     return digest
 
@@ -50,7 +50,7 @@ def _extras(step: Step) -> list[object]:
         extras = [step.when, step.checks, step.outputs, step.commit_required]
     if step.artifacts or step.inputs:
         # Checks of their content are repeated on resume; their paths are part of the definition.
-        extras += [[made.path for made in step.artifacts], [read.path for read in step.inputs]]
+        extras += [[artifact.path for artifact in step.artifacts], [input_.path for input_ in step.inputs]]
     return extras
 
 

@@ -56,32 +56,32 @@ def parse_metrics(data: bytes) -> tuple[Usage, tuple[str, ...]]:
     """
     totals: Metrics = {}
     models: dict[str, Metrics] = {}
-    wrong: list[str] = []
+    warnings: list[str] = []
     channel = "$RERAIL_METRICS"
-    for number, found in _objects(_whole_lines(data), channel, wrong):
+    for number, found in _objects(_whole_lines(data), channel, warnings):
         model = found.pop("model", None)
         if model is not None and not (isinstance(model, str) and _MODEL.fullmatch(model)):
-            wrong.append(f"{channel} line {number}: model is not a name")
+            warnings.append(f"{channel} line {number}: model is not a name")
             model = None
         if model is not None and len(models) >= MAX_MODELS and model not in models:
-            wrong.append(f"{channel} line {number}: more than {MAX_MODELS} models")
+            warnings.append(f"{channel} line {number}: more than {MAX_MODELS} models")
             model = None
         own = models.setdefault(model, {}) if model else {}
         for name, value in found.items():
             if not _is_number(value):
-                wrong.append(f"{channel} line {number}: {name} is not a number that can be counted")
+                warnings.append(f"{channel} line {number}: {name} is not a number that can be counted")
             elif value < 0 and name in COUNTED:
-                wrong.append(f"{channel} line {number}: {name} is below zero, and was not counted")
+                warnings.append(f"{channel} line {number}: {name} is below zero, and was not counted")
             elif name in COUNTED and name != COST and value != int(value):
-                wrong.append(f"{channel} line {number}: {name} is not a whole number, and was not counted")
+                warnings.append(f"{channel} line {number}: {name} is not a whole number, and was not counted")
             elif value > MAX_COST and name == COST:
-                wrong.append(f"{channel} line {number}: {name} is more than {MAX_COST:.0f}, and was not counted")
+                warnings.append(f"{channel} line {number}: {name} is more than {MAX_COST:.0f}, and was not counted")
             else:
                 totals[name] = plus(totals.get(name, 0), value)
                 own[name] = plus(own.get(name, 0), value)
     if len(data) > MAX_BYTES:
-        wrong.insert(0, f"{channel} has more than {MAX_BYTES} bytes; the rest was not counted")
-    return Usage(metrics=totals, models=models), _some(wrong)
+        warnings.insert(0, f"{channel} has more than {MAX_BYTES} bytes; the rest was not counted")
+    return Usage(metrics=totals, models=models), _some(warnings)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,15 +99,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 def parse_progress(data: bytes) -> tuple[Progress | None, tuple[str, ...]]:
     """Return the newest `{"done": 3, "total": 18}` of a progress channel, and warnings about invalid lines."""
     newest: Progress | None = None
-    wrong: list[str] = []
+    warnings: list[str] = []
     channel = "$RERAIL_PROGRESS"
-    for number, found in _objects(_whole_lines(data), channel, wrong):
+    for number, found in _objects(_whole_lines(data), channel, warnings):
         done, total = found.get("done"), found.get("total")
         if _is_number(done) and (total is None or (_is_number(total) and total > 0)):
             newest = Progress(done=done, total=total)
         else:
-            wrong.append(f'{channel} line {number}: not like {{"done": 3, "total": 18}}')
-    return newest, _some(wrong)
+            warnings.append(f'{channel} line {number}: not like {{"done": 3, "total": 18}}')
+    return newest, _some(warnings)
 
 
 def _whole_lines(data: bytes) -> bytes:
@@ -115,22 +115,22 @@ def _whole_lines(data: bytes) -> bytes:
     return data if len(data) <= MAX_BYTES else data[: data.rfind(b"\n", 0, MAX_BYTES) + 1]
 
 
-def _some(wrong: list[str]) -> tuple[str, ...]:
-    more = (f"and {len(wrong) - _NAMED} more like that",) if len(wrong) > _NAMED else ()
-    return (*wrong[:_NAMED], *more)
+def _some(warnings: list[str]) -> tuple[str, ...]:
+    more = (f"and {len(warnings) - _NAMED} more like that",) if len(warnings) > _NAMED else ()
+    return (*warnings[:_NAMED], *more)
 
 
-def _objects(data: bytes, channel: str, wrong: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(data: bytes, channel: str, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the JSON objects of a channel with their line numbers; append a warning for each invalid line."""
     for number, raw in enumerate(data.split(b"\n"), 1):
         try:
             text = raw.decode().strip()
             found = _object(text, number, channel) if text else {}
         except UnicodeDecodeError:
-            wrong.append(f"{channel} line {number}: not UTF-8")
+            warnings.append(f"{channel} line {number}: not UTF-8")
             continue
         except ValueError as error:
-            wrong.append(str(error))
+            warnings.append(str(error))
             continue
         if found:
             yield number, found
@@ -159,9 +159,9 @@ def parse_captured(data: bytes, size: int, form: str, most: int = MAX_BYTES) -> 
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"stdout is not JSON: {error}") from None
-    wrong = problem(value, "stdout") or duplicate_name(text, value, "stdout")
-    if wrong:
-        raise ValueError(wrong)
+    reason = problem(value, "stdout") or duplicate_name(text, value, "stdout")
+    if reason:
+        raise ValueError(reason)
     return value
 
 
@@ -199,9 +199,9 @@ def problem(value: Any, where: str = "outputs", depth: int = 0) -> str:
                 or (type(item) is int and -_INT64_BOUND < item < _INT64_BOUND)
             ):
                 continue
-            wrong = problem(item, f"{where}.{key}", depth + 1)
-            if wrong:
-                return wrong
+            reason = problem(item, f"{where}.{key}", depth + 1)
+            if reason:
+                return reason
         return ""
     return f"{where} is a {type(value).__name__}, which JSON cannot hold exactly"
 
@@ -215,17 +215,17 @@ def duplicate_name(text: str, value: Any, where: str) -> str:
         return ""
     import json
 
-    found: list[str] = []
+    duplicates: list[str] = []
 
-    def look(pairs: list[tuple[str, Any]]) -> None:
+    def collect(pairs: list[tuple[str, Any]]) -> None:
         names = set()
         for name, _ in pairs:
             if name in names:
-                found.append(name)
+                duplicates.append(name)
             names.add(name)
 
-    json.loads(text, object_pairs_hook=look)
-    return f"{where} gives {found[0]!r} two values" if found else ""
+    json.loads(text, object_pairs_hook=collect)
+    return f"{where} gives {duplicates[0]!r} two values" if duplicates else ""
 
 
 def _names(value: Any) -> int:
@@ -276,7 +276,7 @@ def _object(text: str, number: int, channel: str) -> dict[str, Any]:
         raise ValueError(f"{channel} line {number}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{channel} line {number}: not a JSON object")
-    wrong = problem(value, f"{channel} line {number}") or duplicate_name(text, value, f"{channel} line {number}")
-    if wrong:
-        raise ValueError(wrong)
+    reason = problem(value, f"{channel} line {number}") or duplicate_name(text, value, f"{channel} line {number}")
+    if reason:
+        raise ValueError(reason)
     return value

@@ -66,7 +66,7 @@ def run(
     api.refuse_secrets(mask, given)
     api.params_of(loaded, given)  # raises before anything else is done
     if wanted.dry_run:
-        decisions = plan(loaded, RunState(), wishes=PlanOptions(start=wanted.execute.start))
+        decisions = plan(loaded, RunState(), options=PlanOptions(start=wanted.execute.start))
         decisions = up_to(loaded, decisions, wanted.execute.until) if wanted.execute.until else decisions
         show_plan(decisions, RunState(), as_json=wanted.as_json)
         return 0

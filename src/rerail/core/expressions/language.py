@@ -54,20 +54,20 @@ def is_path(expression: str) -> bool:
     return _PATH.fullmatch(expression) is not None
 
 
-def check(expression: str, known: VisibleNames) -> str:
+def check(expression: str, visible: VisibleNames) -> str:
     """Return the problem with an expression, or ''."""
     if len(expression) > MAX_EXPRESSION:
         return f"the expression has {len(expression)} characters; {MAX_EXPRESSION} at most"
     if is_path(expression):
-        wrong = _check_path(expression.split("."), known)
+        wrong = _check_path(expression.split("."), visible)
         return f"`{expression}`: {wrong}" if wrong else ""
     try:
-        return _check(expression, known)
+        return _check(expression, visible)
     except RecursionError:
         return "the expression is nested too deeply"
 
 
-def _check(expression: str, known: VisibleNames) -> str:
+def _check(expression: str, visible: VisibleNames) -> str:
     from jinja2 import TemplateSyntaxError, nodes
 
     if not expression:
@@ -86,35 +86,35 @@ def _check(expression: str, known: VisibleNames) -> str:
         if node.name not in TESTS:
             there = ", ".join(sorted(name for name in TESTS if name.isalpha()))
             return f"`{expression}`: unknown test `{node.name}` (available: {there})"
-    return _check_names(expression, tree, known)
+    return _check_names(expression, tree, visible)
 
 
-def _check_names(expression: str, tree: Any, known: VisibleNames) -> str:
+def _check_names(expression: str, tree: Any, visible: VisibleNames) -> str:
     from jinja2 import nodes
 
     # Not `meta.find_undeclared_variables`, which evaluates constants.
     for name in sorted({node.name for node in tree.find_all(nodes.Name)}):
-        if name not in ROOTS or (name == "item" and not known.item) or (name == "loop" and not known.loop):
-            return f"`{expression}`: {_unknown_root(name, expression, known)}"
+        if name not in ROOTS or (name == "item" and not visible.item) or (name == "loop" and not visible.loop):
+            return f"`{expression}`: {_unknown_root(name, expression, visible)}"
     paths = [_path(node) for node in tree.find_all((nodes.Getattr, nodes.Getitem))]
     for path in paths:
-        wrong = _check_path(path, known) if path else ""
+        wrong = _check_path(path, visible) if path else ""
         if wrong:
             return f"`{expression}`: {wrong}"
     return ""
 
 
-def _unknown_root(name: str, expression: str, known: VisibleNames) -> str:
-    for step in known.all_steps:
+def _unknown_root(name: str, expression: str, visible: VisibleNames) -> str:
+    for step in visible.all_steps:
         if "-" in step and f"steps.{step}" in expression.replace(" ", ""):
             return f"write steps['{step}']: an id with `-` needs brackets"
-    if name in known.params:
+    if name in visible.params:
         return f"unknown name `{name}`, did you mean `params.{name}`?"
-    if name in known.all_steps:
+    if name in visible.all_steps:
         return f"unknown name `{name}`, did you mean `steps.{name}`?"
     if name in ROOTS:
         return f"`{name}` exists only in the steps of a {'map' if name == 'item' else 'loop'}"
-    there = [*ROOTS[:3], *(root for root in ("item", "loop") if getattr(known, root)), "run"]
+    there = [*ROOTS[:3], *(root for root in ("item", "loop") if getattr(visible, root)), "run"]
     return f"unknown name `{name}` (available: {', '.join(there)})"
 
 
@@ -134,19 +134,19 @@ def _path(node: Any) -> list[str]:
     return [node.name, *reversed(names)] if isinstance(node, nodes.Name) else []
 
 
-def _check_path(path: Sequence[str], known: VisibleNames) -> str:
+def _check_path(path: Sequence[str], visible: VisibleNames) -> str:
     match path:
-        case ["params", name, *_] if name not in known.params:
-            return f"no param `{name}`{_near(name, known.params)}"
-        case ["item" | "loop" as root, *_] if not getattr(known, root):
-            return _unknown_root(root, root, known)
+        case ["params", name, *_] if name not in visible.params:
+            return f"no param `{name}`{_near(name, visible.params)}"
+        case ["item" | "loop" as root, *_] if not getattr(visible, root):
+            return _unknown_root(root, root, visible)
         case ["loop", name, *_] if name not in LOOP_NAMES:
             return f"`loop` has {', '.join(LOOP_NAMES)}, not `{name}`"
         case ["run", name, *_] if name not in RUN_NAMES:
             return f"`run` has {', '.join(RUN_NAMES)}, not `{name}`"
-        case ["steps", name, *_] if name not in known.all_steps:
-            return f"no step `{name}`{_near(name, known.all_steps)}"
-        case ["steps", name, *_] if name not in known.steps:
+        case ["steps", name, *_] if name not in visible.all_steps:
+            return f"no step `{name}`{_near(name, visible.all_steps)}"
+        case ["steps", name, *_] if name not in visible.steps:
             return f"step `{name}` may not have run yet; add it to `needs`"
         case ["steps", _, name, *_] if name not in STEP_NAMES:
             return f"a step has {', '.join(STEP_NAMES)}, not `{name}`"
@@ -157,7 +157,7 @@ def _check_path(path: Sequence[str], known: VisibleNames) -> str:
 def _near(name: str, names: Collection[str]) -> str:
     import difflib
 
-    likely = [known for known in names if abs(len(known) - len(name)) <= 2][:200]
+    likely = [candidate for candidate in names if abs(len(candidate) - len(name)) <= 2][:200]
     close = difflib.get_close_matches(name, likely, n=1)
     return f", did you mean `{close[0]}`?" if close else ""
 
@@ -184,8 +184,10 @@ def _evaluated(expression: str, scope: Scope) -> Any:
     except ExpressionError as error:
         raise ExpressionError(f"`{expression}`: {error}") from None
     except Exception as error:  # noqa: BLE001 - the user's expression: any exception is its failure
-        said = _plain(str(error)) or type(error).__name__
-        raise ExpressionError(f"`{expression}`: {said}{_large(expression) if 'no attribute' in said else ''}") from None
+        reason = _plain(str(error)) or type(error).__name__
+        raise ExpressionError(
+            f"`{expression}`: {reason}{_large(expression) if 'no attribute' in reason else ''}"
+        ) from None
 
 
 def _large(expression: str) -> str:
