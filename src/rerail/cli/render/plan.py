@@ -75,7 +75,7 @@ def _condition(needs: tuple[str, ...]) -> str:
 
 
 def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Terminal) -> None:
-    """Print the findings of the audit and the restores, a line each, and what they save."""
+    """Print the findings of the audit and the restores, a line each, and the saving."""
     if lines:
         calm = [line for line in lines if line[0] == "info"]
         shown = list(lines) if len(calm) <= MAX_INTACT_LINES else [line for line in lines if line[0] != "info"]
