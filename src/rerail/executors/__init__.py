@@ -1,1 +1,1 @@
-"""Where attempts run."""
+"""Executors: where attempts run."""

@@ -1,4 +1,4 @@
-"""Files through which attempts hand values out, kept in memory-backed storage where there is any.
+"""Channels: files through which attempts report outputs, metrics and progress, in memory-backed storage if possible.
 
 They are written raw by the step, so they must not survive on a disk; they are removed as they are read.
 """
@@ -24,13 +24,13 @@ from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, pa
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
 _ERROR = OUTPUT + ".error"
-_DEATH = "death"  # when the process that drove the run was seen to be gone
+_DEATH = "death"  # when the owner of the run was seen to be gone
 _ORIGIN = "origin"  # the identity and the path of the lock of the run
-_ACCOUNTS = (METRICS, PROGRESS, _DEATH, _ORIGIN)  # what the next life has to know; all else that is left is only raw
+_ACCOUNTS = (METRICS, PROGRESS, _DEATH, _ORIGIN)  # needed by the next invocation; all other files are raw content
 
 
 class ChildError(msgspec.Struct):
-    """What a `python` child says about its exception."""
+    """Exception of a `python` child."""
 
     type: str
     message: str
@@ -38,7 +38,7 @@ class ChildError(msgspec.Struct):
 
 
 class ChannelContent(msgspec.Struct, kw_only=True):
-    """What an attempt handed out. `wrong` says why its outputs make no sense; metrics keep what does."""
+    """Content of an attempt's channels. `wrong` says why its outputs are invalid; valid metrics are kept."""
 
     outputs: dict[str, Any] = {}
     usage: Usage = Usage()
@@ -48,11 +48,11 @@ class ChannelContent(msgspec.Struct, kw_only=True):
 
 
 class DeadChannels:
-    """What the attempts of a run left whose invocation is over, wherever that was.
+    """Channels of attempts whose invocation is over, wherever they are.
 
-    It is found by the mark of the run, which follows it wherever it is moved, and by the invocation that the journal
-    names: a copy of the run, or one that was moved to another disk, has the same. What the run that it was copied from
-    may still need is read, and left where it is.
+    They are found by the process tag of the run, which follows it wherever it is moved, and by the invocation that the
+    journal names: a copy of the run, or one that was moved to another disk, has the same. Channels that the original of a
+    copied run may still need are read, and left where they are.
     """
 
     def __init__(self, mark: str, invocation: str = "") -> None:
@@ -67,11 +67,11 @@ class DeadChannels:
 
     @property
     def found(self) -> bool:
-        """Whether there is anything to go by: not after a restart of the machine, nor on another one."""
+        """Whether there are any: not after a restart of the machine, nor on another one."""
         return bool(self._places)
 
     def of(self, name: str) -> AttemptTrace:
-        """What one attempt left. Whoever drives a run outlives its attempts, or sees to it that they end with him."""
+        """Return the trace of one attempt. The owner of a run outlives its attempts, or has them end with it."""
         for place in self._places:
             prefix = os.path.join(place, name)
             times = [at for ending in (METRICS, PROGRESS) if (at := _changed(prefix + ending)) is not None]
@@ -81,7 +81,7 @@ class DeadChannels:
         return AttemptTrace(last=self.died_at, most=self.died_after)
 
     def strip(self) -> None:
-        """Remove what is only raw."""
+        """Remove all files but metrics, progress and the notes about the end."""
         for place in self._ours:
             _strip(place)
 
@@ -92,14 +92,17 @@ class DeadChannels:
 
 
 class Channels:
-    """The channel directory of one life of a run.
+    """Channel directory of one invocation.
 
-    What the last life left, and what attempts of this one have counted, is removed when that is in the journal, and not
-    before: until then it is all there is to say what they cost.
+    Channels of the last invocation, and metrics of attempts of this one, are removed once their content is in the
+    journal, and not before: until then they are the only record of the cost.
     """
 
     def __init__(self, mark: str, invocation: str = "", previous: str = "", lock: str = "") -> None:
-        """`lock` is the file that has the identity in the mark: while it does, this run is where it was."""
+        """Find the channels of the last invocation.
+
+        `lock` is the file whose identity is in the mark: while it has it, this run is where it was.
+        """
         self._began = time.monotonic()
         self._prefix = f"{_prefix(mark)}{_digest(invocation)}-" if invocation else _prefix(mark)
         self._origin = f"{mark.rpartition('@')[2]} {lock}"
@@ -110,24 +113,24 @@ class Channels:
         self.found = self._remains.found
 
     def left_by(self, name: str) -> AttemptTrace:
-        """What an attempt left that an earlier life has lost."""
+        """Return the trace of an attempt of an earlier invocation."""
         return self._remains.of(name)
 
     def taken_up(self) -> None:
-        """What earlier lives left is recorded."""
+        """Remove the channels of earlier invocations: their content is recorded."""
         self._remains.remove()
 
     def recorded(self, name: str) -> None:
-        """What an attempt of this life counted is."""
+        """Remove the metrics of an attempt of this invocation: they are recorded."""
         drop([os.path.join(self._directory, name + METRICS)])
 
     def seen(self, name: str) -> tuple[Usage, Progress | None]:
-        """What an attempt that runs has counted by now, and how far it says it is."""
+        """Return the usage and progress of a running attempt so far."""
         prefix = os.path.join(self._directory, name)
         return usage(prefix), progress(prefix)
 
     def of(self, name: str) -> tuple[str, dict[str, str]]:
-        """The path prefix of one attempt's channel files, and the variables that tell the attempt."""
+        """Return the path prefix of one attempt's channel files, and the variables for its environment."""
         if not (self._directory and os.path.isdir(self._directory)):
             self._directory = _new_directory(self._prefix)
             put({os.path.join(self._directory, _ORIGIN): os.fsencode(self._origin)})
@@ -139,7 +142,7 @@ class Channels:
         }
 
     def close(self, *, recorded: bool) -> None:
-        """This life is over. If it could not record all that happened, the next one has to."""
+        """Close the channels; unless all of it is `recorded`, leave metrics and progress to the next invocation."""
         if recorded:
             self._remains.remove()
             if self._directory:
@@ -155,7 +158,7 @@ def _strip(place: str) -> None:
 
 
 def note_death(directory: str, at: float, after: float) -> None:
-    """Write down when the process that drove a run was last alive, and for how many seconds it had driven it by then."""
+    """Record when the owner of a run was last alive, and how many seconds its invocation had lasted by then."""
     with contextlib.suppress(OSError):
         put({os.path.join(directory, _DEATH): f"{at} {after}".encode()})
 
@@ -176,7 +179,7 @@ def _changed(path: str) -> float | None:
 
 
 def put(files: Mapping[str, bytes]) -> None:
-    """Lay out files that an attempt will read."""
+    """Write files that an attempt will read."""
     for path, data in files.items():
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
@@ -184,16 +187,16 @@ def put(files: Mapping[str, bytes]) -> None:
 
 
 def drop(files: Iterable[str]) -> None:
-    """Remove them again."""
+    """Remove files, which may be missing."""
     for path in files:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
 def collect(prefix: str) -> ChannelContent:
-    """Read what an attempt handed out, and remove it but for its metrics.
+    """Read the channels of an attempt, and remove them but for its metrics.
 
-    Most hand out nothing, which one look at the directory tells.
+    Most are empty, which one listing of the directory shows.
     """
     handed = ChannelContent()
     directory, name = os.path.split(prefix)
@@ -216,7 +219,7 @@ def collect(prefix: str) -> ChannelContent:
 
 
 def _asides(prefix: str) -> tuple[Usage, tuple[str, ...]]:
-    """What an attempt counted and how far it said it was: nothing in it can make the attempt fail."""
+    """Read the metrics and progress of an attempt: nothing in them can make the attempt fail."""
     used = Usage()
     warnings: tuple[str, ...] = ()
     try:
@@ -227,7 +230,7 @@ def _asides(prefix: str) -> tuple[Usage, tuple[str, ...]]:
 
 
 def usage(prefix: str) -> Usage:
-    """What a running attempt has counted by now."""
+    """Return the usage that an attempt has reported so far."""
     try:
         return parse_metrics(_take(prefix + METRICS))[0]
     except ValueError:
@@ -235,7 +238,7 @@ def usage(prefix: str) -> Usage:
 
 
 def progress(prefix: str) -> Progress | None:
-    """How far a running attempt says it is."""
+    """Return the progress that a running attempt reports."""
     try:
         with durable.open_to_read(prefix + PROGRESS) as file:
             file.seek(max(os.fstat(file.fileno()).st_size - 4096, 0))
@@ -255,9 +258,9 @@ def _take(path: str) -> bytes:
 
 
 def _memory() -> list[str]:
-    """Where there may be memory-backed storage, the best place first.
+    """Return the places that may be memory-backed storage, best first.
 
-    That is where every environment looks, so that whoever resumes finds what was left: a session and cron differ in
+    The first is the same in every environment, so that a resume finds the channels: a session and cron differ in
     XDG_RUNTIME_DIR, which is also removed when its user logs out.
     """
     named = (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}")
@@ -265,15 +268,15 @@ def _memory() -> list[str]:
 
 
 def _new_directory(prefix: str) -> str:
-    """A directory with a name nobody can guess and take first."""
+    """Create a directory with a name that cannot be guessed and taken first."""
     for place in _memory():
-        with contextlib.suppress(OSError):  # there is none, it is not ours to write to, or it is full
+        with contextlib.suppress(OSError):  # missing, not writable, or full
             return tempfile.mkdtemp(prefix=prefix, dir=place)
     return tempfile.mkdtemp(prefix=prefix)
 
 
 def _directories(prefix: str) -> list[str]:
-    """The channel directories of ours whose names begin so, wherever an earlier life may have had to put them."""
+    """Return our channel directories with a prefix, in all places where an earlier invocation may have put them."""
     found = []
     for place in dict.fromkeys(
         (*_memory(), *(os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp")
@@ -285,25 +288,25 @@ def _directories(prefix: str) -> list[str]:
 
 
 def _is_private(path: str) -> bool:
-    """Whether it is a directory in which nobody but us can have put something: its name is no secret."""
+    """Return whether it is a directory that only this user can write to: its name is no secret."""
     status = os.lstat(path)
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not shared
 
 
 def directory_of(mark: str) -> str:
-    """The channel directory of a run with this mark, or ''."""
+    """Return the channel directory of a run with this process tag, or ''."""
     return next(iter(_directories(_prefix(mark))), "")
 
 
 def wipe(mark: str) -> None:
-    """Remove what the attempts of a run left that nobody will resume: it is raw, and may hold secrets."""
+    """Remove the channels of a run that will not be resumed: they are raw, and may hold secrets."""
     for path in _directories(_prefix(mark)):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_abandoned(place: str) -> bool:
-    """Whether the run that a channel directory was made for is no longer where it was."""
+    """Return whether the run that a channel directory was made for is no longer where it was."""
     try:
         identity, _, lock = os.fsdecode(_take(os.path.join(place, _ORIGIN))).partition(" ")
         status = os.stat(lock)

@@ -39,15 +39,15 @@ DRAIN_BYTES = 4 * 1024 * 1024
 
 
 class _Course(msgspec.Struct, kw_only=True):
-    """An attempt on its way through its own process and then its checks."""
+    """Attempt in progress, through its own process and then its checks."""
 
     attempt: Attempt
     began: float
     logs: tuple[AttemptLog, AttemptLog]
     checks: list[ProcessWork]  # still to pass
     checking: str = ""  # the check that runs now
-    outputs: dict[str, Any] = {}  # what a function returned, before its checks
-    slot: str = ""  # of an item: where its logs go
+    outputs: dict[str, Any] = {}  # of a function, before its checks
+    slot: str = ""  # of an item: the name of its log files
 
 
 class _Child(msgspec.Struct, kw_only=True):
@@ -57,7 +57,7 @@ class _Child(msgspec.Struct, kw_only=True):
     pipes: dict[int, AttemptLog]
     files: tuple[str, ...]
     deadline: float | None
-    signals: list[tuple[float, int]] = []  # what to send when, soonest last
+    signals: list[tuple[float, int]] = []  # (time, signal) to send, soonest last
     timed_out: bool = False
     stopped: bool = False
 
@@ -70,7 +70,7 @@ def open_executor(setup: ExecutorSetup) -> LocalExecutor:
 
 
 class LocalExecutor:
-    """Runs attempts here. Not thread-safe: one loop starts and waits."""
+    """Executor of attempts on this machine. Not thread-safe: one loop starts and waits."""
 
     def __init__(
         self,
@@ -122,12 +122,12 @@ class LocalExecutor:
         if not self._done:
             until = time.monotonic() + min(patience(), MOST_PATIENCE)
             while not self._done and not self._block(until):
-                pass  # output came, which is nobody's business but the log's
+                pass  # only output came, which is the log's business
         done, self._done = self._done, []
         return done
 
     def wake(self) -> None:
-        # Under a lock: after closing, the number may belong to somebody's file.
+        # Under a lock: after closing, the number may belong to another file.
         with self._closing, contextlib.suppress(OSError):
             if self._wake_write >= 0:
                 os.write(self._wake_write, b"\0")
@@ -152,12 +152,12 @@ class LocalExecutor:
         self._done += self._calls.give_up(now, spare)
 
     def suspend(self, number: int) -> None:
-        """Stop or continue everything that runs, as the terminal asked of us."""
+        """Suspend or continue all running processes, as the terminal asked."""
         for child in self._children.values():
             _signal_group(child.process.pid, number)
 
     def shift_deadlines(self, seconds: float) -> None:
-        """Time during which nothing could run does not count."""
+        """Extend the deadlines by a time during which nothing could run."""
         for child in self._children.values():
             if child.deadline is not None:
                 child.deadline += seconds
@@ -184,7 +184,7 @@ class LocalExecutor:
     # Processes
 
     def guard(self) -> None:
-        """Start the watchdogs that do not run; raises OSError. Before each process this is done in any case."""
+        """Start the watchdogs that do not run; raise OSError. Done before each process in any case."""
         if self.watchdogs.start():
             self._watch_watchdogs()
 
@@ -219,7 +219,7 @@ class LocalExecutor:
             self.watchdogs.began(process.pid)
             watched = self._watch(process)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            if process is not None:  # it runs, but nobody would see it end: it must not go on beside the next attempt
+            if process is not None:  # it runs, but its end would not be seen: it must not run beside the next attempt
                 _signal_group(process.pid, signal.SIGKILL)
                 process.wait()
                 self.watchdogs.ended(process.pid)  # the number may soon be another's
@@ -268,7 +268,7 @@ class LocalExecutor:
         self._spawn(course, check)
 
     def _watch(self, process: Process) -> int:
-        """A descriptor that becomes readable when the process ends."""
+        """Return a descriptor that becomes readable when the process ends."""
         try:
             fd = os.pidfd_open(process.pid)
         except (AttributeError, OSError):
@@ -284,7 +284,7 @@ class LocalExecutor:
         return fd
 
     def _block(self, until: float) -> bool:
-        """Wait for anything and see to it; True if the loop is wanted: woken, or the time is over."""
+        """Wait for any event and handle it; return True if the engine is wanted: woken, or the time is over."""
         began = time.monotonic()
         times = [child.deadline for child in self._children.values() if child.deadline is not None]
         times += [child.signals[-1][0] for child in self._children.values() if child.signals]
@@ -328,7 +328,7 @@ class LocalExecutor:
         self._next_check(course)
 
     def _pump(self, fd: int, most: int) -> None:
-        """Take what a pipe holds; forget the pipe when its writers are gone."""
+        """Read the content of a pipe; forget the pipe when its writers are gone."""
         while most > 0:
             try:
                 data = os.read(fd, READ_BYTES)
@@ -358,11 +358,11 @@ class LocalExecutor:
                 _signal_group(child.process.pid, child.signals.pop()[1])
 
     def _reap(self, child: _Child) -> None:
-        # Before the leader is reaped its group cannot be another's: end what it left behind.
+        # Before the leader is reaped its group cannot be another's: end its remaining processes.
         _signal_group(child.process.pid, signal.SIGKILL)
         code = child.process.wait()
         for fd, log in child.pipes.items():
-            if self._pipes.get(fd) is log:  # what is in the pipe now; whoever still holds it is not waited for
+            if self._pipes.get(fd) is log:  # its present content; a process that still holds it is not waited for
                 self._pump(fd, DRAIN_BYTES)
         self._forget(child)
         course = child.course
@@ -399,14 +399,14 @@ class LocalExecutor:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe that nobody inherits, and that is read without waiting."""
+    """Return a pipe that is not inherited, and that is read without waiting."""
     ends = os.pipe()
     os.set_blocking(ends[0], False)
     return ends
 
 
 def _bytes(text: str) -> bytes:
-    """UTF-8, whatever the locale is; odd bytes of file names come out as they came in."""
+    """Encode as UTF-8 in any locale; odd bytes of file names come out as they came in."""
     return text.encode(errors="surrogateescape")
 
 
@@ -419,17 +419,17 @@ def _signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; what we start must not
+_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them; child processes must not
 
 
 class Process(Protocol):
-    """A child of ours that has not been waited for."""
+    """Child process that has not been waited for."""
 
     @property
     def pid(self) -> int: ...
 
     def wait(self) -> int:
-        """The exit code, negative for a signal."""
+        """Return the exit code, negative for a signal."""
 
 
 class _Spawned:
@@ -441,7 +441,7 @@ class _Spawned:
 
 
 def spawn(argv: list[bytes], env: Mapping[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> Process:
-    """Start a process that leads a new session, with these standard streams and no other descriptor; raises OSError."""
+    """Start a process that leads a new session, with these standard streams and no other descriptor; raise OSError."""
     if sys.platform == "linux" and min(streams) > 2 and _is_here(cwd):
         actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams)]
         actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()]
@@ -457,7 +457,7 @@ def spawn(argv: list[bytes], env: Mapping[bytes, bytes], cwd: str, streams: tupl
 
 
 def wait_for_end(pid: int) -> None:
-    """Return when a child has ended, and leave it to be waited for."""
+    """Wait until a child has ended, and leave it to be reaped."""
     if sys.platform == "darwin":
         import select
 
@@ -476,13 +476,13 @@ def wait_for_end(pid: int) -> None:
 def _is_here(path: str) -> bool:
     try:
         return os.getcwd() == path
-    except OSError:  # where we are is gone
+    except OSError:  # the current directory is gone
         return False
 
 
 @cache
 def _inherited() -> tuple[int, ...]:
-    """Descriptors that whoever started us left open: ours are all closed on exec, as Python does it."""
+    """Return the descriptors that were inherited from our parent: ours are all closed on exec, as Python does it."""
     found = []
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own, closed by now

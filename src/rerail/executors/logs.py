@@ -1,4 +1,4 @@
-"""What an attempt prints: masked, capped on disk, its last lines at hand. A broken log costs the log, not the step."""
+"""Logs of attempts: masked, capped on disk, with the last lines in memory. A broken log costs the log, not the step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LOG_BYTES = 16 * 1024 * 1024  # of the beginning, and again of the end
 TAIL_BYTES = 4096
 TAIL_LINES = 20
 READ_BYTES = 64 * 1024
-RESTS = (".rest2", ".rest")  # endings of what follows the beginning of a long log, in turn
+RESTS = (".rest2", ".rest")  # endings of the files after the beginning of a long log, in turn
 ORDER = "order"  # the name of the file that says in which order the others were written
 ORDER_SECONDS = 0.05
 
 
 class LogTimeline:
-    """Which log got its next bytes when: `time bytes name` a line, so that logs can be read in the order of time.
+    """Order of writes to all logs: a line `time bytes name` each, so that logs can be read in the order of time.
 
-    What one stream writes within a moment is one line.
+    All writes of one stream within a moment are one line.
     """
 
     def __init__(self, open_log: Callable[[str], int]) -> None:
@@ -59,18 +59,18 @@ class LogTimeline:
 
 
 class AttemptLog:
-    """One stream of an attempt, through all its processes. The file is made with its first byte."""
+    """Log of one stream of an attempt, through all its processes. The file is made with its first byte."""
 
     def __init__(
         self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int, order: LogTimeline
     ) -> None:
-        self.shared: Callable[[str, int], None] | None = None  # told where in a shared file this one begins
+        self.shared: Callable[[str, int], None] | None = None  # called with this log's offset in a shared file
         self._order = order
         self._open_log = open_log
         self._name = name
         self._masked = StreamMask(mask)
         self._fd = -1
-        self.lost = ""  # why the rest of it is not on the disk
+        self.lost = ""  # why the rest of it is not on disk
         self._written = 0
         self._tail = b""
         self._capture_bytes = capture_bytes
@@ -81,7 +81,7 @@ class AttemptLog:
         self._keep(self._masked.feed(data))
 
     def end(self) -> None:
-        """No more will come."""
+        """Write the rest and close the file."""
         self._keep(self._masked.end())
         self._order.flush()
         if self._fd >= 0:
@@ -90,7 +90,7 @@ class AttemptLog:
             self._fd = -1
 
     def tail(self) -> str:
-        """The last lines."""
+        """Return the last lines."""
         lines = self._tail.decode(errors="replace").splitlines()
         if self._written > TAIL_BYTES and len(lines) > 1:
             lines = lines[1:]
@@ -132,7 +132,7 @@ class AttemptLog:
             room = LOG_BYTES
 
     def _write_shared(self, data: bytes) -> None:
-        """Only the beginning is kept: others come after it in the file."""
+        """Write to a file that items share; only the beginning is kept: others come after it in the file."""
         kept = data[: max(ITEM_BYTES - self._written, 0)]
         if self._written <= ITEM_BYTES < self._written + len(data):
             kept += b"\n[rerail: what follows was not kept]\n"
@@ -143,7 +143,7 @@ class AttemptLog:
             view = view[os.write(self._fd, view) :]
 
     def _turn_over(self) -> None:
-        """The beginning stays; after it the newest parts are kept, in two files that take turns."""
+        """Continue in the next of two files that take turns: the beginning stays, then only the newest parts do."""
         os.close(self._fd)
         self._fd = self._open_log(self._name + RESTS[self._written // LOG_BYTES % 2])
         os.truncate(self._fd, 0)
@@ -156,7 +156,7 @@ ITEM_BYTES = 1024 * 1024  # that are kept of one stream of one attempt
 
 
 class LogIndexEntry(msgspec.Struct, frozen=True, array_like=True):
-    """Where the output of an attempt begins."""
+    """Position at which the output of an attempt begins."""
 
     file: str
     offset: int
@@ -169,7 +169,7 @@ _decode = msgspec.json.Decoder(LogIndexEntry).decode
 
 
 class ItemLogs:
-    """The slots of one life of a run."""
+    """Log files that items share: the slots of one invocation."""
 
     def __init__(self, open_log: Callable[[str], int]) -> None:
         self._open_log = open_log
@@ -178,7 +178,7 @@ class ItemLogs:
         self._fd = -1
 
     def take(self, step: str) -> str:
-        """A slot for an attempt, as the name of its files without their ending."""
+        """Return a free slot for an attempt, as the name of its files without their ending."""
         free = self._free.setdefault(step, [])
         if not free:
             self._used[step] = self._used.get(step, 0) + 1
@@ -189,7 +189,7 @@ class ItemLogs:
         heapq.heappush(self._free[step], int(slot.rpartition(SLOT)[2]))
 
     def note(self, file: str, offset: int, unit: Unit, attempt: int) -> None:
-        """An attempt begins to write into a file."""
+        """Record that an attempt begins to write into a file."""
         step, item = unit
         line = msgspec.json.encode(LogIndexEntry(file, offset, step, item or "", attempt)) + b"\n"
         with contextlib.suppress(OSError):
@@ -204,7 +204,7 @@ class ItemLogs:
 
 
 def begun(logs: RunLogs) -> Iterator[LogIndexEntry]:
-    """The index of a run's logs, as far as it can be read."""
+    """Yield the entries of the index of a run's logs, as far as it can be read."""
     for line in lines_of(logs, INDEX):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             yield _decode(line)
@@ -222,5 +222,5 @@ def lines_of(logs: RunLogs, name: str) -> Iterator[bytes]:
 
 
 def is_pooled(name: str) -> bool:
-    """Whether a log file holds the output of items."""
+    """Return whether a log file holds the output of items."""
     return SLOT in name

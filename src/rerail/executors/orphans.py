@@ -1,7 +1,8 @@
-"""What a step leaves behind is ended with it. What ends all steps with rerail is in `watchdog`.
+"""Orphans: processes that an ended step left behind are ended with it. `watchdog` ends all steps with rerail.
 
-Processes are known by a mark in their environment, which children inherit whatever session they hide in. On Linux what
-loses its parent becomes ours (a subreaper), so that leftovers of a step are found without searching the whole system.
+Processes are recognised by a process tag in their environment, which children inherit in any session. On Linux a process
+that loses its parent becomes a child of rerail (a subreaper), so that orphans are found without searching the whole
+system.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ class OrphanReaper:
         self._mark = mark
         self.active = sys.platform == "linux" and os.path.exists(f"/proc/self/task/{os.getpid()}/children")
         self.active = self.active and _set_subreaper(1)
-        # Kept open: this is looked at after every step. The kernel gives orphans to the first thread of a process.
+        # Kept open: it is read after every step. The kernel gives orphans to the first thread of a process.
         self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC) if self.active else -1
 
     def end(self, known: set[int], running: set[str]) -> None:
-        """End every marked child that is not known and whose step is not running; reap what is dead.
+        """End every tagged child that is not in `known` and whose step is not running; reap the dead.
 
-        Where all our children are of steps, those without a mark (some overwrite their environment) are ended too, as
+        Where all our children are of steps, those without a tag (some overwrite their environment) are ended too, as
         soon as no step runs that they might belong to.
         """
         if not self.active:
             return
         everything = processes.only_steps and not running
-        for _ in range(100):  # what it leaves behind becomes ours in turn
+        for _ in range(100):  # its own orphans become ours in turn
             strangers = [pid for pid in self._children() if pid not in known]
             found = [pid for pid in strangers if self._is_leftover(pid, running) or everything]
             if not found:
@@ -53,7 +54,7 @@ class OrphanReaper:
         except OSError:
             return False
         if not environment:
-            # A zombie has no environment left; one that is our child and not known is nobody's but ours to reap.
+            # A zombie has no environment left; one that is our child and not known is ours to reap.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
             return False
@@ -65,7 +66,7 @@ class OrphanReaper:
 
     def _children(self) -> list[int]:
         found = piece = os.pread(self._list, 4096, 0)
-        while len(piece) > 4000:  # the kernel hands out a page at a time, and whole numbers
+        while len(piece) > 4000:  # the kernel returns a page at a time, and whole numbers
             piece = os.pread(self._list, 4096, len(found))
             found += piece
         return [int(pid) for pid in found.split()]

@@ -1,4 +1,4 @@
-"""From how a process ended to an outcome with a name."""
+"""Outcomes of attempts, from the end of their processes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rerail.executors import channels
 from rerail.executors.logs import AttemptLog
 from rerail.ports import Attempt, Outcome
 
-# What a machine may have again in a moment: memory, processes, descriptors.
+# Lack of resources that may pass in a moment: memory, processes, descriptors.
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
 
 
 class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the last process of an attempt ended."""
+    """End of the last process of an attempt."""
 
     code: int
     duration: float
     stopped: bool
     timed_out: bool
-    check: str  # the check that it was, or ''
+    check: str  # the check it belonged to, or ''
     outputs: dict[str, Any] = {}  # of a function, whose checks the processes were
 
 
 def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, AttemptLog]) -> Outcome:
-    """The outcome of an attempt whose processes have all ended."""
+    """Return the outcome of an attempt whose processes have all ended."""
     handed = channels.collect(attempt.channel)
     code = ending.code
     common: dict[str, Any] = {
@@ -85,9 +85,9 @@ def _completed(attempt: Attempt, handed: channels.ChannelContent, out: AttemptLo
 def could_not_start(
     attempt: Attempt, error: Exception, duration: float, logs: tuple[AttemptLog, AttemptLog] | None = None
 ) -> Outcome:
-    """A process that never ran. Whether it is worth repeating depends on why.
+    """Return the outcome of a process that never ran. Whether a repetition is worthwhile depends on the cause.
 
-    With logs it was a check: the attempt itself has run, and counted what it used up.
+    With logs it was a check: the attempt itself has run, and reported its usage.
     """
     retryable = False
     if isinstance(error, OSError):

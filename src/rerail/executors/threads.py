@@ -1,4 +1,4 @@
-"""Functions of this process as attempts: in place, or in daemon threads that only hand their outcome back."""
+"""Functions of this process as attempts: in place, or in daemon threads that only return their outcome."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class _Call(msgspec.Struct, kw_only=True):
 
 
 class FunctionThreads:
-    """The functions that run in threads. A thread cannot be ended: one that is given up has no result that counts.
+    """Functions that run in threads. A thread cannot be ended: the result of an abandoned one does not count.
 
-    Handing over from thread to thread costs more than most tiny functions. So one thread serves all that wait, until it
-    turns out that something takes its time: then as many are woken as there are functions left.
+    A hand-over between threads costs more than most tiny functions. So one thread serves all that wait, until one of them
+    takes long: then a thread is woken for each function that waits.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._calls: dict[Unit, _Call] = {}
-        self._limited = 0  # how many of them have a deadline
+        self._limited = 0  # number of calls with a deadline
         self._tasks: deque[tuple[Attempt, FunctionWork]] = deque()
-        self._turns: queue.SimpleQueue[str] = queue.SimpleQueue()  # one for each thread that is to serve; "": no more
+        self._turns: queue.SimpleQueue[str] = queue.SimpleQueue()  # one for each thread that is to serve; "": end
         self._returned: deque[tuple[int, Outcome]] = deque()
-        self._woken = False  # somebody was told that something has returned
+        self._woken = False  # `wake` was called since the last look
         self._threads = 0
         self._serving = 0
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class FunctionThreads:
         return bool(self._tasks)
 
     def hurry(self) -> None:
-        """Nothing has returned for a while: serve all that wait at once."""
+        """Serve all waiting functions at once, because nothing has returned for a while."""
         self._have_served(len(self._tasks))
 
     def _have_served(self, count: int) -> None:
@@ -77,9 +77,9 @@ class FunctionThreads:
         return [call.deadline for call in self._calls.values() if call.deadline is not None]
 
     def returned(self, now: float) -> list[tuple[Attempt, Outcome]]:
-        """The outcomes of those that came back, and of those whose time is up."""
+        """Return the outcomes of the functions that returned, and of those that timed out."""
         found = []
-        self._woken = False  # before looking: what returns from now on wakes again
+        self._woken = False  # before looking: a function that returns from now on wakes again
         while self._returned:
             number, outcome = self._returned.popleft()
             known = self._calls.get(outcome.unit)
@@ -115,18 +115,18 @@ class FunctionThreads:
                     break
                 self._returned.append((attempt.number, call(attempt, work)))
                 if not self._woken and not self._tasks:
-                    # While others wait, whoever handed them over looks again soon by itself: what returns meanwhile is
+                    # While others wait, the executor looks again soon by itself: all that return meanwhile are
                     # one batch.
                     self._woken = True
                     self._wake()
             with self._lock:
                 self._serving -= 1
-            if self._tasks and self._serving == 0:  # handed over while we were leaving
+            if self._tasks and self._serving == 0:  # submitted while this thread was leaving
                 self._have_served(1)
 
 
 def call(attempt: Attempt, work: FunctionWork) -> Outcome:
-    """Call a function and tell how that ended; whatever it raises is the attempt's failure."""
+    """Call a function and return its outcome; any exception is the attempt's failure."""
     began = time.monotonic()
     try:
         outputs: dict[str, Any] = work.function() or {}
@@ -157,7 +157,7 @@ def _message(error: BaseException) -> str:
     try:
         text = clean(str(error))
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
-    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
+    except Exception:  # noqa: BLE001 - an exception without a usable text
         return type(error).__name__
 
 

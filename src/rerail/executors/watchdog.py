@@ -1,8 +1,8 @@
-"""The watchdogs: two small processes that end everything of this life once rerail is gone, however it dies.
+"""The watchdogs: two small processes that end everything of an invocation once rerail is gone, however it dies.
 
-They are forks of rerail with names and command lines of their own, because who types `killall -9 rerail` or
+They are forks of rerail with names and command lines of their own, because `killall -9 rerail` or
 `pkill -9 -f 'rerail run'` means rerail, not them. Each does the whole work alone. rerail sees one die and starts another.
-What they must know is in memory that they share with rerail: it is right at any instant at which somebody dies, it costs
+Their knowledge is in memory that they share with rerail: it is right at any instant at which a process dies, it costs
 a step nothing, and a watchdog that is started later finds it there.
 
 They also count stop signals, because they can when rerail cannot: the handler in C writes the number of each to a pipe,
@@ -25,8 +25,8 @@ from rerail.executors import channels
 
 NAMES = ("steps-guard", "orphans-guard")  # neither the name of rerail nor that of its interpreter is in them
 LEAVING_SECONDS = 5.0  # that rerail has to leave by itself, with an exit code that says why
-_AGAIN = (0.005, 0.02, 0.1, 0.3)  # seconds after which it is looked again for what was being started when rerail died
-_PACE = 1.0  # seconds between two starts of a watchdog, should one never live long
+_AGAIN = (0.005, 0.02, 0.1, 0.3)  # seconds between the searches for processes that were being started when rerail died
+_PACE = 1.0  # seconds between two starts of a watchdog, should each die soon
 
 _OVER, _PIPE, _HIGHEST, _NOTES, _COUNTS, _PATH, _SESSIONS = 0, 1, 2, 3, 4, 8, 8 + 4096 // 8  # in words of 8 bytes
 _WORDS = 1 << 17
@@ -36,7 +36,7 @@ class _Table:
     """Memory that rerail shares with its watchdogs. Each word has one writer, and each change is one word."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _WORDS * 8)  # what is never touched costs nothing
+        self._memory = mmap.mmap(-1, _WORDS * 8)  # untouched pages cost nothing
         self._words = memoryview(self._memory).cast("q")
         self._places: dict[int, int] = {}
         self._free: list[int] = []
@@ -68,7 +68,7 @@ class _Table:
         self._words[_OVER] = 1
 
     def count(self, watchdog: int, signals: int) -> int:
-        """Add what a watchdog has heard; how many all have heard."""
+        """Add the signals that a watchdog has read; return the count of all watchdogs."""
         self._words[_COUNTS + watchdog] += signals
         return sum(self._words[_COUNTS : _COUNTS + len(NAMES)])
 
@@ -92,7 +92,7 @@ class _Table:
 
 
 class Watchdogs:
-    """The watchdogs of one life, seen from rerail. Not thread-safe."""
+    """Watchdogs of one invocation, as rerail controls them. Not thread-safe."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
@@ -102,15 +102,15 @@ class Watchdogs:
         self._ends = [-1] * len(NAMES)  # descriptors that are readable when a watchdog has died, where there are such
         self._started = [float("-inf")] * len(NAMES)
         self._wanted = False
-        self._alive = os.pipe()  # whose end is that of rerail
-        self._heard = os.pipe()  # numbers of signals; we hold both ends, so that it takes them while no watchdog lives
+        self._alive = os.pipe()  # closed when rerail ends
+        self._heard = os.pipe()  # numbers of signals; both ends stay open, so that it takes them while no watchdog runs
         self._leave = os.pipe()
         for fd in (*self._heard, *self._leave):
             os.set_blocking(fd, False)
 
     @property
     def pids(self) -> set[int]:
-        """The watchdogs that are known to run."""
+        """Watchdogs that are known to run."""
         return {pid for pid in self._pids if pid}
 
     @property
@@ -120,23 +120,23 @@ class Watchdogs:
 
     @property
     def due(self) -> list[float]:
-        """When to call `replace`, by the monotonic clock, although none has died since."""
+        """Times to call `replace`, by the monotonic clock, although none has died since."""
         if not self._wanted:
             return []
         return [began + _PACE for pid, began in zip(self._pids, self._started, strict=True) if not pid]
 
     @property
     def signals(self) -> int:
-        """The descriptor that takes the numbers of signals."""
+        """Descriptor that takes the numbers of signals."""
         return self._heard[1]
 
     @property
     def leave(self) -> int:
-        """The descriptor that the number of a signal can be read from, once there were so many that rerail must leave."""
+        """Descriptor that yields the number of a signal, once there were so many that rerail must leave."""
         return self._leave[0]
 
     def start(self) -> bool:
-        """Start those that do not run; whether `ends` is another now. Raises OSError."""
+        """Start the watchdogs that do not run; return whether `ends` has changed. Raise OSError."""
         self._wanted = True
         changed = self._bury()
         for number, pid in enumerate(self._pids):
@@ -146,7 +146,7 @@ class Watchdogs:
         return changed
 
     def replace(self) -> bool:
-        """Start others for those that have died; whether `ends` is another now. What cannot be started is due later."""
+        """Replace dead watchdogs; return whether `ends` has changed. One that cannot be started is due later."""
         changed = self._bury()
         now = time.monotonic()
         for number, pid in enumerate(self._pids):
@@ -157,24 +157,24 @@ class Watchdogs:
         return changed
 
     def begins(self, output: int) -> None:
-        """A process is about to be started that will write to this pipe: should we die before `began` is said."""
+        """Note the pipe of a process that is about to start, in case rerail dies before `began` is called."""
         self._table.put_pipe(os.fstat(output).st_ino)
 
     def began(self, session: int) -> None:
-        """It leads a session that must not outlive us."""
+        """Note the session of the started process: it must not outlive rerail."""
         self._table.put_session(session)
         self._table.put_pipe(0)
 
     def ended(self, session: int) -> None:
-        """It has been waited for: its number may soon be another's."""
+        """Forget a session whose leader was waited for: its number may soon be another's."""
         self._table.remove_session(session)
 
     def note_at(self, directory: str) -> None:
-        """Where to write down when rerail died."""
+        """Set the directory in which the death of rerail is recorded."""
         self._table.put_notes(directory)
 
     def close(self) -> None:
-        """Nothing is left to watch."""
+        """Stop the watchdogs: nothing is left to watch."""
         if self._alive[1] < 0:
             return
         self._table.end()
@@ -189,7 +189,7 @@ class Watchdogs:
         self._table.close()
 
     def _bury(self) -> bool:
-        """Forget those that have died; whether there were any."""
+        """Forget the watchdogs that have died; return whether there were any."""
         found = False
         for number, pid in enumerate(self._pids):
             with contextlib.suppress(ChildProcessError):
@@ -209,7 +209,7 @@ class Watchdogs:
         if pid == 0:
             self._watch(number, parent)
         self._pids[number] = pid
-        with contextlib.suppress(AttributeError, OSError):  # no such thing here: `start` looks whether it lives
+        with contextlib.suppress(AttributeError, OSError):  # no pidfd here: `start` checks whether it is alive
             self._ends[number] = os.pidfd_open(pid)
 
     # In the watchdog
@@ -221,24 +221,24 @@ class Watchdogs:
             signal.set_wakeup_fd(-1)
             for one in (*processes.STOPPING, signal.SIGQUIT, signal.SIGTSTP):
                 signal.signal(one, signal.SIG_IGN)
-            # Everything else is let go: whoever reads rerail's output must not wait for us.
+            # All other descriptors are closed: a reader of rerail's output must not wait for a watchdog.
             _close_all_but(self._alive[0], self._heard[0], self._leave[1])
             _rename(f"{NAMES[number]} of {parent}", NAMES[number])
             self._wait(number, parent)
             if not self._table.is_over:
                 if os.path.isdir(self._table.notes):
-                    now = time.monotonic()  # whatever clock was set
+                    now = time.monotonic()  # by the monotonic clock: the wall clock may have been set
                     channels.note_death(self._table.notes, since + now - began, now - self._began)
                 processes.kill_tagged(self._mark, self._table.known, pauses=_AGAIN)
         finally:
             os._exit(0)
 
     def _wait(self, number: int, parent: int) -> None:
-        """Return when rerail is gone, or says that it is over. Counts the stop signals it gets meanwhile."""
+        """Wait until rerail is gone, or the table says that it is over; count the stop signals meanwhile."""
         poll = select.poll()
         try:
             end = os.pidfd_open(parent)
-        except (AttributeError, OSError):  # no such thing here, or it is gone already: the pipe says so
+        except (AttributeError, OSError):  # no pidfd here, or rerail is gone already: the pipe says so
             end = -1
         else:
             poll.register(end, select.POLLIN)
@@ -255,16 +255,16 @@ class Watchdogs:
             elif self._alive[0] in ready and not self._table.is_over and os.getppid() == parent:
                 if end < 0:
                     return
-                poll.unregister(self._alive[0])  # somebody has closed it who closes what he does not know
+                poll.unregister(self._alive[0])  # user code closed a descriptor that it does not know
             elif until is not None and time.monotonic() >= until and os.getppid() == parent:
                 os.kill(parent, signal.SIGKILL)
                 until = None  # nothing more can be done
 
     def _is_third(self, number: int) -> bool:
-        """Count the stop signals that came; once there were so many that rerail must leave, say so."""
+        """Count the stop signals that came; once there were so many that rerail must leave, tell it and return True."""
         try:
             stops = [one for one in os.read(self._heard[0], 64) if one in processes.STOPPING]
-        except BlockingIOError:  # the other one was quicker
+        except BlockingIOError:  # the other watchdog was quicker
             return False
         if not stops or self._table.count(number, len(stops)) < processes.LEAVING:
             return False
@@ -282,7 +282,7 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _rename(line: str, name: str) -> None:
-    """Take another command line and another name, where that can be done."""
+    """Change the command line and the name of this process, where that is possible."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, ValueError, IndexError):
