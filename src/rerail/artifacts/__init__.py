@@ -1,1 +1,1 @@
-"""Files that steps produce and read: found, proved, kept and put back."""
+"""Artifacts: the files that steps produce and read, found, sealed, audited and restored."""

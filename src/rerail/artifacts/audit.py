@@ -1,4 +1,4 @@
-"""The audit: for everything that completed units claim, whether it still stands, byte for byte. Changes nothing."""
+"""The audit: whether the artifacts of completed units are intact, byte for byte. Changes nothing."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from rerail.walker import is_pattern
 
 
 class AuditFinding(msgspec.Struct, kw_only=True):
-    """What stands at a path now, compared with what should."""
+    """Condition of a path compared with its record."""
 
     condition: Condition | None = None
     detail: str = ""
 
 
 class Auditor:
-    """One audit. Every file is read once, whoever claims it."""
+    """Audit in progress. Every file is read once, however many units claim it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Auditor:
         self._digests: dict[tuple[str, str], str] = {}  # full path and stamp → digest
 
     def audit(self, pipeline: Pipeline, state: RunState) -> Audit:
-        """Look at everything; raises ArtifactUnreadable if something cannot even be looked at."""
+        """Audit all completed units; raise ArtifactUnreadable if a file cannot be read."""
         index = step_index(pipeline)
         flaws: dict[Unit, tuple[Flaw, ...]] = {}
         intact: dict[Unit, tuple[str, ...]] = {}
@@ -91,7 +91,7 @@ class Auditor:
         return Audit(flaws=self._contested(flaws, state), intact=intact, inputs=inputs)
 
     def _read_ahead(self, records: Sequence[ArtifactRecord]) -> None:
-        """Take the digests of many files side by side; what goes wrong here goes wrong again where it is told."""
+        """Take the digests of many files in parallel; an error here occurs again where it is reported."""
 
         def take(record: ArtifactRecord) -> None:
             with contextlib.suppress(OSError, ChangedWhileRead):
@@ -102,7 +102,7 @@ class Auditor:
         in_parallel(take, records, sum(record.size for record in records))
 
     def _inputs(self, step: Step, known: UnitState) -> tuple[InputRecord, ...]:
-        """What the inputs are now; one that cannot be taken in any more is something else, whatever it is."""
+        """Return the present inputs; one that is no longer valid counts as changed."""
         trusted = known.inputs if self._depth == "fast" else ()
         now: list[InputRecord] = []
         for position, was in enumerate(known.inputs):
@@ -119,7 +119,7 @@ class Auditor:
         return tuple(now)
 
     def flaws(self, step: Step, record: ArtifactRecord) -> list[Flaw]:
-        """The flaws of one recorded artifact."""
+        """Return the flaws of one recorded artifact."""
         declared = declared_of(step, record)
         temporary = declared is not None and declared.temporary
         entries: list[AuditEntry] | None = [
@@ -155,7 +155,7 @@ class Auditor:
         ]
 
     def _without_manifest(self, record: ArtifactRecord, declared: Artifact | None, *, temporary: bool) -> list[Flaw]:
-        """A tree whose list is gone or rotten: intact if all that stands there now makes the same digest."""
+        """Audit a tree whose manifest is lost: it is intact if the present files give the same digest."""
         spec = Artifact(path=to_path(record.path), external=declared is not None and declared.external)
         try:
             found = find(spec, self._place)
@@ -199,7 +199,7 @@ class Auditor:
         return joint_stamp([*stamps, *other_stamps(entries)])
 
     def _is_led_astray(self, full: str, top: str) -> bool:
-        """Whether a directory of a tree, where there was a real one, is a link now."""
+        """Return whether a directory of a tree, where there was a real one, is a link now."""
         directory = os.path.dirname(full)
         if directory not in self._astray:
             inside = [top] if directory.startswith(top) else []
@@ -271,7 +271,7 @@ class Auditor:
         return entry.kind != "file" or not self._content.defect(entry.sha256)
 
     def _contested(self, flaws: dict[Unit, tuple[Flaw, ...]], state: RunState) -> dict[Unit, tuple[Flaw, ...]]:
-        """Say of each flaw which steps completed later and claim the same path."""
+        """Return the flaws with the steps that completed later and claim the same path."""
         paths = {flaw.path for found in flaws.values() for flaw in found}
         if not paths:
             return flaws
@@ -296,7 +296,7 @@ class Auditor:
 
 
 def declared_of(step: Step, record: ArtifactRecord) -> Artifact | None:
-    """What the pipeline says of a recorded artifact now; None if it no longer names it."""
+    """Return the present declaration of a recorded artifact; None if the pipeline no longer has it."""
     path = to_path(record.path)
     for artifact in step.artifacts:
         if os.path.normpath(artifact.path) == path:
@@ -306,7 +306,7 @@ def declared_of(step: Step, record: ArtifactRecord) -> Artifact | None:
 
 
 def is_out_of_reach(pattern: str, paths: set[str]) -> bool:
-    """Whether a tree cannot hold any of these paths."""
+    """Return whether a tree cannot hold any of these paths."""
     if is_pattern(pattern):
         return False
     return not any(path == pattern or path.startswith(pattern + "/") for path in paths)
@@ -318,7 +318,7 @@ def _with_later(flaw: Flaw, claims: Mapping[str, list[tuple[int, str]]], own: in
 
 
 def _absent(full: str, error: OSError) -> AuditFinding:
-    """Nothing stands at a path: there is no such name, or the way there is no directory any more."""
+    """Return `missing` where there is no such name, or no directory on the way; raise ArtifactUnreadable otherwise."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
         return AuditFinding(condition="missing")
     raise _unreadable(full, error) from error
@@ -335,7 +335,7 @@ def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:
 
 
 def state_of(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
-    """intact, missing, empty, truncated, changed, wrong type; `unverified` if only reading it could tell."""
+    """Return intact, missing, empty, truncated, changed or wrong type; `unverified` if only reading it could tell."""
     full = os.path.join(work_dir, to_path(record.path))
     if record.kind == "tree":
         return _tree(record, work_dir, content)

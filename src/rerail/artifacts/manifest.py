@@ -1,4 +1,4 @@
-"""The manifest of a tree: what stands in it, kept in the content store like a file of its own."""
+"""The manifest of a tree: its entries, kept in the content store like a file of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where artifacts may be, what their paths are called in records, and what stands there."""
+"""Paths of artifacts: where they may be, their names in records, and the files that match a declared path."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ USUAL_DIR = 0o755
 
 
 class PathNotAllowed(Exception):
-    """A path at which no artifact may be, or that holds what cannot be one."""
+    """Path at which no artifact may be, or whose content cannot be one."""
 
 
 class ProjectPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """The directory paths are relative to, the project they must stay in, and the state that is nobody's artifact."""
+    """Directory that paths are relative to, project they must stay in, and state directory, which is no artifact."""
 
     work_dir: str
     root: str
     state: str = ""
 
     def full(self, path: str, *, external: bool = False, known: dict[str, str] | None = None) -> str:
-        """The absolute path; raises PathNotAllowed if it leads out of the project, by whatever way.
+        """Return the absolute path; raise PathNotAllowed if it leads out of the project, also by a link.
 
-        `known` are directories whose true places were found a moment ago.
+        `known` are directories whose real paths were found a moment ago.
         """
         whole = os.path.normpath(os.path.join(self.work_dir, path))
         directory = os.path.dirname(whole)
@@ -43,7 +43,7 @@ class ProjectPaths(msgspec.Struct, frozen=True, kw_only=True):
         return whole
 
     def real(self, path: str, *, external: bool = False) -> str:
-        """The absolute path with no link on the way there; raises PathNotAllowed if it leads out of the project."""
+        """Return the absolute path without links on the way; raise PathNotAllowed if it leads out of the project."""
         directory, name = os.path.split(os.path.normpath(os.path.join(self.work_dir, path)))
         real = os.path.join(os.path.realpath(directory), name)
         if self.state and _inside(real, os.path.realpath(self.state)):
@@ -53,14 +53,14 @@ class ProjectPaths(msgspec.Struct, frozen=True, kw_only=True):
         return real
 
     def name(self, full: str) -> str:
-        """What a full path is called in records."""
+        """Return the name of a full path in records."""
         work_dir = os.path.abspath(self.work_dir)
         root = os.path.abspath(self.root)
         return to_text(os.path.relpath(full, work_dir) if _inside(full, root) or _inside(full, work_dir) else full)
 
 
 def place_of(work_dir: str, base_dir: str, state: str) -> ProjectPaths:
-    """The place of a run's artifacts: the project is what the state directory stands in, if the pipeline is there too."""
+    """Return the paths of a run: the project is the parent of the state directory, if the pipeline is in there too."""
     work = os.path.abspath(work_dir)
     base = os.path.abspath(base_dir) if base_dir else work
     return ProjectPaths(work_dir=work, root=base if _inside(work, base) else work, state=state)
@@ -71,13 +71,13 @@ def _inside(path: str, directory: str) -> bool:
 
 
 def to_text(path: str) -> str:
-    """A path as text that JSON can hold, whatever bytes it is made of: those that are not UTF-8 as \\xNN."""
+    r"""Encode a path of any bytes as text that JSON can hold: those that are not UTF-8 as \xNN."""
     raw = os.fsencode(path)
     return raw.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace")
 
 
 def to_path(text: str) -> str:
-    """The path that a text stands for."""
+    """Decode a path that `to_text` encoded."""
     if "\\" not in text:
         return text
     out = bytearray()
@@ -97,7 +97,7 @@ def to_path(text: str) -> str:
 
 
 class Match(msgspec.Struct, kw_only=True):
-    """What stands at a declared path: one file, or a tree of entries; `odd` are those that cannot be artifacts."""
+    """Files at a declared path: one file, or a tree of entries; `odd` are those that cannot be artifacts."""
 
     path: str  # as records call it
     tree: bool
@@ -108,7 +108,7 @@ class Match(msgspec.Struct, kw_only=True):
 
 
 def find(declared: Artifact, place: ProjectPaths) -> Match | None:
-    """What stands at a declared path, None if nothing does; raises PathNotAllowed."""
+    """Return the files at a declared path, None if there are none; raise PathNotAllowed."""
     if is_pattern(declared.path):
         return _matches(declared, place)
     full = place.full(declared.path, external=declared.external)
@@ -130,7 +130,7 @@ def find(declared: Artifact, place: ProjectPaths) -> Match | None:
 
 def _matches(declared: Artifact, place: ProjectPaths) -> Match | None:
     beginning = re.split(r"[*?\[]", declared.path, maxsplit=1)[0]
-    place.full(beginning + "x", external=declared.external)  # refused before anything outside is even looked at
+    place.full(beginning + "x", external=declared.external)  # rejected before anything outside is even read
     state = os.path.realpath(place.state) if place.state else ""
     parts = [part for part in declared.path.split("/") if part not in ("", ".")]
     pattern = "/" * os.path.isabs(declared.path) + "/".join(parts)
@@ -150,7 +150,7 @@ def _matches(declared: Artifact, place: ProjectPaths) -> Match | None:
 
 
 def _walk(roots: Sequence[str], place: ProjectPaths, found: Match) -> None:
-    """All entries at and below some paths, without following links; in the order of their names."""
+    """Collect all entries at and below some paths, without following links, in the order of their names."""
     stack = [(os.path.normpath(root), "") for root in reversed(roots)]
     seen: set[str] = set()
     while stack:
@@ -183,5 +183,5 @@ def _kind(mode: int) -> str:
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """What changes when a file does, without reading it."""
+    """Return a value that changes when a file does, without reading it."""
     return f"{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}.{status.st_ino}"

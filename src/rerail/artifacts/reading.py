@@ -1,4 +1,4 @@
-"""Reading a file once: its digest, what is asked of its content, whether it holds a secret, a copy on the way."""
+"""Reading of a file, once: its digest, the checks of its content, whether it holds a secret, a copy on the way."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _FORMS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
 class ChangedWhileRead(Exception):
-    """A file that changed while it was read."""
+    """File that changed while it was read."""
 
 
 class Cancelled(Exception):
-    """Nobody waits for the result any more."""
+    """Cancellation of a reading whose result is no longer wanted."""
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do with a file besides taking its digest."""
+    """Request for more than the digest of a file: checks, a copy, a search for secrets."""
 
     checks: Artifact | None = None
     schema: str = ""  # full path
     staged: str = ""  # where a copy goes
-    mask: Mask | None = None  # no copy of what this would change
+    mask: Mask | None = None  # no copy of a file that holds one of its secrets
     known: Callable[[str], bool] = lambda _: False  # digests of which no copy is needed
-    progress: Callable[[int], None] = lambda _: None  # told the bytes read; may raise Cancelled
+    progress: Callable[[int], None] = lambda _: None  # called with the bytes read; may raise Cancelled
 
 
 class FileReading(msgspec.Struct, kw_only=True):
-    """What one file holds."""
+    """Result of reading one file."""
 
     sha256: str
     size: int
@@ -54,7 +54,7 @@ class FileReading(msgspec.Struct, kw_only=True):
 
 
 def read(path: str, demand: ReadRequest) -> FileReading:
-    """Read a regular file; raises OSError, ChangedWhileRead, Cancelled."""
+    """Read a regular file; raise OSError, ChangedWhileRead, Cancelled."""
     fd = copies.open_regular(path)
     try:
         for _ in range(3):
@@ -87,7 +87,7 @@ def _read(fd: int, status: os.stat_result, demand: ReadRequest) -> FileReading:
         copy = create_file(demand.staged)
     cloned = copy >= 0 and copies.clone(fd, copy)
     try:
-        # Not further than it was long: a file that grows as fast as it is read would never end.
+        # Not beyond its length at the start: a file that grows as fast as it is read would never end.
         while size <= status.st_size and (chunk := os.read(fd, SMALL + 1 if small else copies.CHUNK)):
             digest.update(chunk)
             size += len(chunk)
@@ -112,7 +112,7 @@ def _read(fd: int, status: os.stat_result, demand: ReadRequest) -> FileReading:
         _unstage(demand)
     else:
         if not small and demand.staged and demand.mask and _is_wanted(reading, demand):
-            _copy(fd, demand)  # not while it is read: until its end nobody knows that it holds no secret
+            _copy(fd, demand)  # not while it is read: only at its end is it known to hold no secret
         _settle_copy(reading, demand, whole if small else None)
     return reading
 
@@ -129,7 +129,7 @@ def _copy(fd: int, demand: ReadRequest) -> None:
 
 
 def _write(copy: int, data: bytes) -> bool:
-    """Go on with a copy; whether it is lost. It is a convenience: a full disk there fails nobody's step."""
+    """Write more of a copy; return whether it is lost. A copy is a convenience: a full disk there fails no step."""
     try:
         copies.write_on(copy, data)
     except OSError:
@@ -169,7 +169,7 @@ def _unstage(demand: ReadRequest) -> None:
 
 
 class _Search:
-    """Texts and secrets in a stream, wherever it is cut."""
+    """Search for texts and secrets in a stream, wherever it is cut."""
 
     def __init__(self, demand: ReadRequest) -> None:
         checks = demand.checks
@@ -225,7 +225,7 @@ def _parsed(fd: int, demand: ReadRequest, size: int) -> str:
         chunks.append(chunk)
     try:
         value = _PARSERS[form](b"".join(chunks))
-    except Exception as error:  # noqa: BLE001 - parsers raise what they like about what people write
+    except Exception as error:  # noqa: BLE001 - parsers raise any exception on invalid files
         return f"is not valid {form}: {str(error).splitlines()[0][:200] if str(error) else type(error).__name__}"
     return _against(demand.schema, value) if demand.schema else ""
 
@@ -273,7 +273,7 @@ _PARSERS: dict[str, Callable[[bytes], Any]] = {"json": msgspec.json.decode, "yam
 
 
 def _against(schema: str, value: Any) -> str:
-    """Why a value does not fit a JSON Schema."""
+    """Return why a value does not match a JSON Schema, or ''."""
     import jsonschema
 
     try:
@@ -289,6 +289,6 @@ def _against(schema: str, value: Any) -> str:
         misfit = jsonschema.exceptions.best_match(checker(wanted).iter_errors(value))
     except jsonschema.exceptions.SchemaError as broken:
         return f"cannot be checked: {schema} is no JSON Schema ({broken.message})"
-    except Exception as broken:  # noqa: BLE001 - references that lead nowhere, patterns that are none
+    except Exception as broken:  # noqa: BLE001 - broken references, invalid patterns
         return f"cannot be checked against {schema}: {broken}"
     return f"does not fit {os.path.basename(schema)}: {misfit.json_path}: {misfit.message[:200]}" if misfit else ""

@@ -1,4 +1,4 @@
-"""Restore what a plan wants put back; whatever stands in its way or is broken goes into quarantine, never lost."""
+"""Restore of the artifacts that a plan wants; files in the way or broken ones are quarantined, never lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rerail.walker import is_pattern
 
 
 class Restored(msgspec.Struct, kw_only=True):
-    """What was done for one step."""
+    """Result of a restore for one step."""
 
     unit: Unit
     restored: tuple[Flaw, ...] = ()
@@ -36,7 +36,7 @@ class Restored(msgspec.Struct, kw_only=True):
 
 
 class Restorer:
-    """Carries out what a plan says about files."""
+    """Restorer of the flaws in a plan."""
 
     def __init__(
         self, place: ProjectPaths, content: ContentStore, files: RunFiles, run_id: str, mask: Mask | None = None
@@ -46,11 +46,11 @@ class Restorer:
         self._files = files
         self._run_id = run_id
         self._mask = mask
-        self._modes: dict[str, int] = {}  # of directories that were made again
+        self._modes: dict[str, int] = {}  # of restored directories
         self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
 
     def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Restored]:
-        """Restore and quarantine; what could not be restored is in `failed`, and the plan has to be made again."""
+        """Restore and quarantine; paths that could not be restored are in `failed`: the plan has to be made again."""
         index = step_index(pipeline)
         return [
             self.mend_step(decision, state.unit(decision.unit).artifacts, step)
@@ -62,11 +62,11 @@ class Restorer:
         """Restore or quarantine for one step."""
         mended = Restored(unit=decision.unit, quarantined={})
         self._modes = {}
-        for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():  # two artifacts of a step may take it in
+        for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():  # two artifacts of a step may include it
             record = next((one for one in artifacts if one.path == flaw.artifact), None)
             declared = declared_of(step, record) if record is not None else None
             self._mend(flaw, decision, mended, external=declared is not None and declared.external)
-        for path, mode in sorted(self._modes.items(), reverse=True):  # now that all is in them
+        for path, mode in sorted(self._modes.items(), reverse=True):  # now that they are complete
             with contextlib.suppress(OSError):
                 durable_files.set_mode(path, mode)
         if decision.mends:
@@ -76,14 +76,14 @@ class Restorer:
         return mended
 
     def _mend(self, flaw: Flaw, decision: Decision, mended: Restored, *, external: bool) -> None:
-        """Clear one path, and put back what should stand there if that is wanted."""
+        """Clear one path, and restore its content if that is wanted."""
         full = os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.path)))
         try:
             blocking = self._blocking(full, self._top(flaw))
             if blocking:
                 name = self._place.name(blocking)
                 mended.quarantined[name] = self._quarantine(name, self._place.real(blocking, external=external))
-            # Checked, and used from here on: what is swapped for a link after this is not followed, but an error.
+            # Checked, and used from here on: a link swapped in after this is not followed, but an error.
             real = self._place.real(to_path(flaw.path), external=external)
             directory = os.path.isdir(real) and not os.path.islink(real)
             if os.path.lexists(real) and not (flaw.entry.kind == "dir" and directory):
@@ -91,35 +91,35 @@ class Restorer:
             if decision.mends:
                 self._restore(flaw, real)
         except PathNotAllowed as error:
-            if decision.mends:  # if it runs again instead, its own artifact will be refused with the same words
+            if decision.mends:  # if it runs again instead, its own artifact will be rejected with the same message
                 self.failed[flaw.path] = str(error)
         except (OSError, ValueError, ChangedWhileRead) as error:
-            if not decision.mends:  # it cannot even be moved: whoever runs next would destroy it
+            if not decision.mends:  # it cannot even be moved: the next step would destroy it
                 raise ArtifactUnreadable(
                     f"cannot quarantine {full}: {error}; nothing was started", hint="move it, then run it again"
                 ) from error
             self.failed[flaw.path] = f"cannot be restored: {error}"
 
     def _quarantine(self, name: str, real: str) -> str:
-        """Move what stands at a real path into quarantine; where it is. Raises ValueError if it holds a secret."""
+        """Move the file at a real path into quarantine; return its new place. Raise ValueError if it holds a secret."""
         if self._mask and _holds_secret(real, self._mask):
             raise ValueError("it holds a secret, and the state directory never does")
         return self._files.quarantine(real, to_path(name))
 
     def _top(self, flaw: Flaw) -> str:
-        """The directory whose inside was sealed without a link in it; '' if it was no directory."""
+        """Return the directory that was sealed without a link in it; '' if it was no directory."""
         if flaw.artifact == flaw.path or is_pattern(flaw.artifact):
             return ""
         return os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.artifact)))
 
     def _blocking(self, full: str, top: str) -> str:
-        """What stands where a directory should be, and everything below has to wait for; '' if nothing does."""
+        """Return the file that stands where a directory should be, above everything below; '' if there is none."""
         blocking = ""
         parent = os.path.dirname(full)
         while parent != os.path.dirname(parent):
             linked = bool(top) and (parent == top or parent.startswith(top + "/")) and os.path.islink(parent)
             if os.path.lexists(parent) and (linked or not os.path.isdir(parent)):
-                blocking = parent  # what was found below it is behind it, perhaps in a place that is not ours
+                blocking = parent  # files found below it are behind it, perhaps outside the project
             parent = os.path.dirname(parent)
         return blocking
 
@@ -139,7 +139,7 @@ class Restorer:
                 os.close(fd)
 
     def _stamped(self, record: ArtifactRecord) -> ArtifactRecord:
-        """The record with the stamp of what stands there now."""
+        """Return the record with the stamp of the present files."""
         with contextlib.suppress(OSError):
             if record.kind == "file":
                 stamp = stamp_of(os.lstat(os.path.join(self._place.work_dir, to_path(record.path))))
@@ -155,7 +155,7 @@ class Restorer:
 
 
 def _holds_secret(top: str, mask: Mask) -> bool:
-    """Whether a secret is in a name, in where a link leads or in the content of anything at and below a path."""
+    """Return whether a secret is in a name, in the target of a link or in the content of anything at and below a path."""
     stack = [top]
     while stack:
         path = stack.pop()
@@ -174,7 +174,7 @@ def _holds_secret(top: str, mask: Mask) -> bool:
 def describe(
     audit: Audit, plan: Plan, mended: Sequence[Restored] | None = None, run_dir: str = ""
 ) -> list[tuple[str, str]]:
-    """What was found and done (or without `mended`: would be), a line each, as pairs of level and text."""
+    """Describe the findings and restores (without `mended`: the planned ones), a line each, as (level, text)."""
     lines: list[tuple[str, str]] = []
     quarantined = {(one.unit, path): where for one in mended or () for path, where in one.quarantined.items()}
     restored = {(one.unit, flaw.path) for one in mended or () for flaw in one.restored}

@@ -1,4 +1,4 @@
-"""Sealing: what a step produced is made durable, its digest taken, its content checked, a copy kept.
+"""Sealing: the artifacts of a step are made durable, digested, checked and copied.
 
 All of it before the journal says that the step completed: data before claim.
 """
@@ -24,20 +24,20 @@ from rerail.durable import copies as durable_files
 from rerail.ports import ContentStore
 from rerail.text import size_text
 
-DEFAULT_KEEP = 256 << 20  # bytes of a file up to which it is kept without being asked for
+DEFAULT_KEEP = 256 << 20  # bytes of a file up to which it is kept by default
 WORKERS = min(8, (os.cpu_count() or 1) + 2)
-LARGE = 1 << 18  # bytes of a file from which on threads help: below, the interpreter is what they would wait for
+LARGE = 1 << 18  # bytes of a file from which on threads help: below, they would wait for the interpreter
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 
 class ArtifactInvalid(Exception):
-    """What a step should have produced, or should read, is not as declared."""
+    """Artifact or input of a step that is not as declared."""
 
 
 class SealEnv(msgspec.Struct, kw_only=True):
-    """What sealing works with."""
+    """Dependencies of sealing: paths, content store, staging directory, mask."""
 
     place: ProjectPaths
     content: ContentStore | None = None
@@ -47,7 +47,7 @@ class SealEnv(msgspec.Struct, kw_only=True):
 
 
 class SealResult(msgspec.Struct, kw_only=True):
-    """What was sealed, and what a person should know about it."""
+    """Records of the sealed artifacts, and warnings for people."""
 
     records: tuple[ArtifactRecord, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ _numbers = itertools.count(1)
 
 
 def seal(declared: Sequence[Artifact], means: SealEnv) -> SealResult:
-    """Seal the artifacts of a step; raises ArtifactInvalid with the first thing that is wrong, OSError, Cancelled."""
+    """Seal the artifacts of a step; raise ArtifactInvalid with the first problem, OSError, Cancelled."""
     records: list[ArtifactRecord] = []
     warnings: list[str] = []
     for position, artifact in enumerate(declared):
@@ -77,7 +77,10 @@ _NEVER = "names are recorded, and secrets never are; give it another name"
 
 
 def _refuse_secret_names(artifact: Artifact, found: Match, mask: Mask | None) -> None:
-    """Names stand in the journal and in the lists of trees; masked, they would not tell what to restore."""
+    """Reject an artifact whose names or link targets hold a secret; raise ArtifactInvalid.
+
+    Names are in the journal and in manifests; masked, they would not tell what to restore.
+    """
     if not mask:
         return
     names = [found.path, *(name for name, _ in found.files), *(entry.path for entry in found.others)]
@@ -117,7 +120,7 @@ def _sealed(artifact: Artifact, found: Match, means: SealEnv, warnings: list[str
 
 
 def _readings(artifact: Artifact, found: Match, means: SealEnv) -> list[tuple[FileReading, str]]:
-    """Every file's reading, and where its copy was staged."""
+    """Return every file's reading, and the path of its staged copy."""
     schema = os.path.join(means.place.work_dir, artifact.schema) if artifact.schema else ""
     content = means.content
 
@@ -140,7 +143,7 @@ def _readings(artifact: Artifact, found: Match, means: SealEnv) -> list[tuple[Fi
 
 
 def is_to_be_kept(artifact: Artifact, size: int) -> bool:
-    """Say whether a file of this artifact and size goes into the content store."""
+    """Return whether a file of this artifact and size goes into the content store."""
     match artifact.keep:
         case bool():
             return artifact.keep
@@ -153,7 +156,7 @@ def is_to_be_kept(artifact: Artifact, size: int) -> bool:
 def _keep(
     artifact: Artifact, found: Match, readings: Sequence[tuple[FileReading, str]], means: SealEnv, warnings: list[str]
 ) -> bool:
-    """Publish the staged copies; whether everything of the artifact is in the content store."""
+    """Publish the staged copies; return whether all of the artifact is in the content store."""
     if means.content is None:
         return False
     try:
@@ -203,7 +206,7 @@ def _record(found: Match, readings: Sequence[FileReading], means: SealEnv, *, ke
 
 
 def entries_of(found: Match, readings: Sequence[FileReading]) -> list[AuditEntry]:
-    """The entries of a tree, its links and empty directories included."""
+    """Return the entries of a tree, its links and empty directories included."""
     read_ = [
         AuditEntry(path=name, size=reading.size, sha256=reading.sha256, mode=reading.mode)
         for (name, _), reading in zip(found.files, readings, strict=True)
@@ -212,7 +215,7 @@ def entries_of(found: Match, readings: Sequence[FileReading]) -> list[AuditEntry
 
 
 def tree_digest(entries: Sequence[AuditEntry]) -> str:
-    """What makes a tree the same again: names, contents, what can be run; not who may read it."""
+    """Return the digest of a tree: over names, contents and executable bits, not over other permissions."""
     same = [
         msgspec.structs.replace(entry, mode=0o755 if entry.kind == "file" and entry.mode & 0o100 else 0)
         for entry in entries
@@ -222,25 +225,25 @@ def tree_digest(entries: Sequence[AuditEntry]) -> str:
 
 
 def tree_stamp(found: Match, stamps: Sequence[str]) -> str:
-    """One stamp for all files that were found of a tree."""
+    """Return one stamp for all files that were found of a tree."""
     pairs = [(name, stamp) for (name, _), stamp in zip(found.files, stamps, strict=True)]
     return joint_stamp([*pairs, *other_stamps(found.others)])
 
 
 def other_stamps(entries: Iterable[AuditEntry]) -> list[tuple[str, str]]:
-    """What stands for links and empty directories."""
+    """Return the stamps of links and empty directories."""
     return [(entry.path, entry.kind + entry.target) for entry in entries if entry.kind == "link" or entry.empty]
 
 
 def joint_stamp(stamps: Iterable[tuple[str, str]]) -> str:
-    """One stamp for many names with theirs."""
+    """Return one stamp for many (name, stamp) pairs."""
     return hashlib.sha256("\n".join(f"{stamp} {name}" for name, stamp in sorted(stamps)).encode()).hexdigest()[:32]
 
 
 def examine(declared: Sequence[Artifact], means: SealEnv, known: Sequence[InputRecord] = ()) -> tuple[InputRecord, ...]:
-    """The digests of what a step is going to read; raises ArtifactInvalid if something is missing or not as declared.
+    """Return the digests of the inputs of a step; raise ArtifactInvalid if one is missing or not as declared.
 
-    What has the same stamp as `known` is not read again.
+    A file with the same stamp as in `known` is not read again.
     """
     before = {record.path: record for record in known}
     return tuple(_examined(artifact, means, before) for artifact in declared)
@@ -262,7 +265,7 @@ def _examined(artifact: Artifact, means: SealEnv, known: dict[str, InputRecord])
     if found.path in known and known[found.path].stamp == stamp and known[found.path].sha256:
         return known[found.path]
     schema = os.path.join(means.place.work_dir, artifact.schema) if artifact.schema else ""
-    # An input may be empty: what must not be is for whoever declares it to say.
+    # An input may be empty, unless its declaration says otherwise.
     checks = artifact if artifact.min_size is not None else msgspec.structs.replace(artifact, min_size=0)
     demand = ReadRequest(checks=checks, schema=schema, progress=means.progress)
     try:
@@ -280,7 +283,7 @@ def _examined(artifact: Artifact, means: SealEnv, known: dict[str, InputRecord])
 
 
 def in_parallel(work: Callable[[_Task], _Result], tasks: Sequence[_Task], size: int) -> list[_Result]:
-    """The results in order; in threads if the `size` of all in bytes says that these are large files."""
+    """Return the results in order; use threads if `size`, the bytes of all tasks, means that the files are large."""
     if len(tasks) < 2 or size // len(tasks) < LARGE:
         return [work(task) for task in tasks]
     from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Looking at the files of steps in threads, so that one that takes long holds nobody else up."""
+"""File checks of steps in threads, so that a slow one blocks no other step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DOING = {
 }
 
 
-# What a disk says, whatever file it is asked about.
+# Errors of a disk, independent of the file.
 _DISK = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 )
@@ -57,7 +57,7 @@ class _Job(msgspec.Struct):
 
 
 class ThreadedArtifactWorker:
-    """The workshop of one life of a run."""
+    """Artifact worker of one invocation, with a thread for each check."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ThreadedArtifactWorker:
             self._prepare()
             means.staging = self._staging
             done = seal(declared, means)
-            # Asked once all is read: whoever writes there after that has not changed what was sealed.
+            # Checked once all is read: a run that writes there later has not changed the sealed content.
             contested = self._contested([record.path for record in done.records], since) if since else ""
             if contested:
                 return FileCheck(unit=unit, purpose="artifacts", problem=contested)
@@ -137,7 +137,7 @@ class ThreadedArtifactWorker:
     def _mended(
         self, verdict: DecisionKind, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
     ) -> tuple[Restored, dict[str, str]]:
-        """What was restored and quarantined, and what could not be restored."""
+        """Restore and quarantine; return that, and the paths that could not be restored."""
         mender = Restorer(self._place, self._content, self._log, self._log.recording.header.run_id, self._mask)
         decision = Decision(step=step.id, decision=verdict, reason="", flaws=flaws)
         return mender.mend_step(decision, records, step), mender.failed
@@ -167,13 +167,13 @@ class ThreadedArtifactWorker:
         self._open.close()
 
     def _prepare(self) -> None:
-        """Before the first copy."""
+        """Create the staging directory before the first copy."""
         with self._preparing:
             if not self._staging:
                 self._staging = self._open.enter_context(self._log.staging())
 
     def _is_ours(self, error: OSError) -> bool:
-        """Whether it says something about the disk or about our own files rather than about those of the step."""
+        """Return whether an error is about the disk or our own files rather than those of the step."""
         if error.errno in _DISK or not error.filename:  # without a name: a file that was open already
             return True
         return bool(self._place.state) and str(error.filename).startswith(self._place.state + os.sep)
@@ -207,7 +207,7 @@ class ThreadedArtifactWorker:
                     else f"cannot be read: {what}",
                     unkept=self._is_ours(error),
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+            except Exception as error:  # noqa: BLE001 - the engine waits for an answer in any case
                 what = f"{type(error).__name__}: {error}"
                 looked = FileCheck(unit=job.unit, purpose=purpose, problem=f"cannot be looked at: {what}")  # type: ignore[arg-type]
             self._finished.put(looked)
