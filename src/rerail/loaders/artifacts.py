@@ -32,19 +32,19 @@ def read_artifacts(fields: Fields, key: str, problems: Problems) -> tuple[Artifa
             node, f"{len(children)} `{key}` of {fields.what}; {MAX_ARTIFACTS} at most (a pattern takes in many files)"
         )
         return ()
-    made: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     for child in children:
-        artifact = _one(child, key, fields.what, problems)
+        artifact = _artifact(child, key, fields.what, problems)
         if artifact is None:
             continue
         path = os.path.normpath(artifact.path)
-        if path in made:
+        if path in artifacts:
             problems.add(child, f"{artifact.path!r} stands twice in `{key}` of {fields.what}")
-        made[path] = artifact
-    return tuple(made.values())
+        artifacts[path] = artifact
+    return tuple(artifacts.values())
 
 
-def _one(node: Node, key: str, what: str, problems: Problems) -> Artifact | None:
+def _artifact(node: Node, key: str, what: str, problems: Problems) -> Artifact | None:
     if isinstance(node.value, str):
         return Artifact(path=_normal(node.value)) if _is_path(node.value, node, key, problems) else None
     if not isinstance(node.value, dict):
@@ -59,14 +59,14 @@ def _one(node: Node, key: str, what: str, problems: Problems) -> Artifact | None
     external = fields.flag("external", default=False)
     if not _is_path(path, fields.get("path") or node, key, problems, external=external):
         return None
-    least, most = _size(fields, "min_size"), _size(fields, "max_size")
-    if least is not None and most is not None and least > most:
-        problems.add(node, f"`min_size` {least} is more than `max_size` {most}")
+    minimum, maximum = _size(fields, "min_size"), _size(fields, "max_size")
+    if minimum is not None and maximum is not None and minimum > maximum:
+        problems.add(node, f"`min_size` {minimum} is more than `max_size` {maximum}")
     form: Any = fields.choice("format", FORMATS, "")
     return Artifact(
         path=_normal(path),
-        min_size=least,
-        max_size=most,
+        min_size=minimum,
+        max_size=maximum,
         contains=_texts(fields, "contains", problems),
         not_contains=_texts(fields, "not_contains", problems),
         format=form,

@@ -59,7 +59,7 @@ def read_conditions(node: Node | None, owner: str, what: str, problems: Problems
     """Read a list of exit codes and patterns."""
     if node is None:
         return ()
-    wanted: list[str | int] = []
+    conditions: list[str | int] = []
     if isinstance(node.value, list) and len(node.value) > MAX_CONDITIONS:
         problems.add(node, f"{len(node.value)} conditions in `on` of `{owner}`; {MAX_CONDITIONS} at most")
         return ()
@@ -70,8 +70,8 @@ def read_conditions(node: Node | None, owner: str, what: str, problems: Problems
             continue
         if isinstance(value, str) and not _is_pattern(value, child, owner, problems):
             continue
-        wanted.append(value)
-    return tuple(wanted)
+        conditions.append(value)
+    return tuple(conditions)
 
 
 def _is_pattern(value: str, node: Node, owner: str, problems: Problems) -> bool:

@@ -26,9 +26,9 @@ MAX_PARALLEL = 10_000
 MAX_ITERATIONS = 1_000_000
 
 
-def reject_options(fields: Fields, kind: str, known: tuple[str, ...]) -> None:
+def reject_options(fields: Fields, kind: str, options: tuple[str, ...]) -> None:
     """Report options that belong to the steps inside."""
-    for key in known:
+    for key in options:
         node = fields.get(key)
         if node is not None and key not in OPTIONS:
             fields.problems.add(node, f"`{key}` of {fields.what} goes into the steps of its {kind}")
@@ -39,12 +39,12 @@ def _reject_steps(inner: Fields, kind: str) -> None:
         inner.problems.add(inner.get("steps") or inner.node, f"`steps` stands beside `{kind}`, not in it")
 
 
-def read_map(fields: Fields, problems: Problems, known: VisibleNames, directory: str) -> Map:
+def read_map(fields: Fields, problems: Problems, visible: VisibleNames, directory: str) -> Map:
     """Read the options of a map; its steps are read elsewhere."""
     inner = Fields(fields.get("map") or fields.node, problems, f"`map` of {fields.what}")
     _reject_steps(inner, "map")
     inner.only((*MAP_KEYS, "steps"))
-    outside, inside = Expressions(problems, known), Expressions(problems, _with_item(known))
+    outside, inside = Expressions(problems, visible), Expressions(problems, _with_item(visible))
     for key in ("limit", "offset"):
         outside.everything(inner.get(key))
     inside.everything(inner.get("key"))
@@ -66,11 +66,11 @@ def read_map(fields: Fields, problems: Problems, known: VisibleNames, directory:
     )
 
 
-def reject_shared_commits(fields: Fields, problems: Problems, made: Map) -> None:
+def reject_shared_commits(fields: Fields, problems: Problems, map_: Map) -> None:
     """Report steps with `commit_required` in a work tree that parallel items share."""
-    if made.parallel == 1:
+    if map_.parallel == 1:
         return
-    for step in _shared_commits(made.steps, re.compile(r"\$\{\{[^}]*\bitem\b")):
+    for step in _shared_commits(map_.steps, re.compile(r"\$\{\{[^}]*\bitem\b")):
         problems.add(
             fields.get("map") or fields.node,
             f"step `{step.local}` has `commit_required`, and the items of {fields.what} run in parallel in one work tree:"
@@ -91,8 +91,8 @@ def _shared_commits(steps: Iterable[Step], own_directory: re.Pattern[str]) -> It
             yield from _shared_commits(step.body, own_directory)
 
 
-def _with_item(known: VisibleNames) -> VisibleNames:
-    return msgspec.structs.replace(known, item=True)
+def _with_item(visible: VisibleNames) -> VisibleNames:
+    return msgspec.structs.replace(visible, item=True)
 
 
 def _amount(fields: Fields, key: str, default: int | None) -> int | str | None:
@@ -101,7 +101,7 @@ def _amount(fields: Fields, key: str, default: int | None) -> int | str | None:
         return default
     if isinstance(node.value, str) and placeholders.has_placeholders(node.value):
         return node.value
-    return fields.count(key, default or 0, least=0)
+    return fields.count(key, default or 0, minimum=0)
 
 
 def _failures(fields: Fields, problems: Problems) -> tuple[int, float | None]:
@@ -117,7 +117,7 @@ def _failures(fields: Fields, problems: Problems) -> tuple[int, float | None]:
             return 0, percent
         problems.add(node, f"`max_failures` of {fields.what} must be a count or between 0% and 100%, not {node.value!r}")
         return 0, None
-    return fields.count("max_failures", 0, least=0), None
+    return fields.count("max_failures", 0, minimum=0), None
 
 
 def _source(fields: Fields, problems: Problems, expressions: Expressions, directory: str) -> Source:
@@ -174,24 +174,24 @@ def read_loop(fields: Fields, problems: Problems) -> Loop:
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
     _reject_steps(inner, "loop")
     inner.only((*LOOP_KEYS, "steps"))
-    most = inner.get("max_iterations")
-    if most is None:
+    limit = inner.get("max_iterations")
+    if limit is None:
         problems.add(inner.node, f"`loop` of {fields.what} has no `max_iterations`")
     count = inner.count("max_iterations", 1)
     if count > MAX_ITERATIONS:
-        problems.add(most or inner.node, f"`max_iterations` of {fields.what} is {count}; {MAX_ITERATIONS} at most")
+        problems.add(limit or inner.node, f"`max_iterations` of {fields.what} is {count}; {MAX_ITERATIONS} at most")
         count = 1
     stall = inner.get("stop_if_no_progress")
     return Loop(
         steps=(),
         max_iterations=count,
         delay=inner.duration("delay") or 0.0,
-        stop_if_no_progress=inner.count("stop_if_no_progress", 0, least=1) if stall else 0,
+        stop_if_no_progress=inner.count("stop_if_no_progress", 0, minimum=1) if stall else 0,
     )
 
 
-def loop_conditions(fields: Fields, problems: Problems, known: VisibleNames) -> tuple[str, str]:
+def loop_conditions(fields: Fields, problems: Problems, visible: VisibleNames) -> tuple[str, str]:
     """Read `until` and `while`: they may use the results of every step inside."""
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
-    expressions = Expressions(problems, known)
+    expressions = Expressions(problems, visible)
     return expressions.bare(inner, "until"), expressions.bare(inner, "while")

@@ -180,10 +180,10 @@ class _Tree:
 
 
 def _scalar(event: Any, source: str) -> Node:
-    wanted = _check_tag(event)
+    kind = _check_tag(event)
     text: str = event.value
     value: Any = text
-    if event.implicit[0] and wanted == "any":
+    if event.implicit[0] and kind == "any":
         if text == "<<":
             raise _at(event, "merge keys (`<<`) are not supported; write the values out")
         value = _plain_scalar(event, text)

@@ -20,9 +20,9 @@ MAX_WORK = 120_000
 class Expressions:
     """Expressions of one step; `found` says whether there are any."""
 
-    def __init__(self, problems: Problems, known: VisibleNames) -> None:
+    def __init__(self, problems: Problems, visible: VisibleNames) -> None:
         self._problems = problems
-        self._known = known
+        self._visible = visible
         self.found = False
 
     def script(self, node: Node | None) -> None:
@@ -94,8 +94,8 @@ class Expressions:
         # Parsing one takes longer than in proportion to its length.
         self._problems.work += 1 if language.is_path(expression) else COMPLEX + len(expression) ** 2 // 50
         if before <= MAX_WORK:
-            wrong = language.check(expression, self._known)
+            problem = language.check(expression, self._visible)
             if self._problems.work > MAX_WORK:
-                wrong = wrong or "more expressions than can be checked in one file; use fewer, or simpler ones"
-            if wrong:
-                self._problems.add_at(*node.place(offset), wrong)
+                problem = problem or "more expressions than can be checked in one file; use fewer, or simpler ones"
+            if problem:
+                self._problems.add_at(*node.place(offset), problem)

@@ -48,9 +48,9 @@ class Problems:
     def lines(self) -> list[str]:
         """One line for each problem, in the order of the file."""
         path = one_line(self._path)
-        told = [f"{path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
-        told += [f"{path}: and {self._more} more problems"] if self._more else []
-        return told + [line for inner in self._included for line in inner.lines]
+        lines = [f"{path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
+        lines += [f"{path}: and {self._more} more problems"] if self._more else []
+        return lines + [line for inner in self._included for line in inner.lines]
 
     def of(self, path: str) -> Problems:
         """Return the problems of a file that this one includes."""
@@ -75,9 +75,9 @@ class Fields:
         else:
             problems.add(node, f"{what} must be a mapping, not {node.kind}")
 
-    def only(self, known: Iterable[str]) -> None:
+    def only(self, allowed: Iterable[str]) -> None:
         """Report every unknown key, with the one that was probably meant."""
-        names = list(known)
+        names = list(allowed)
         for key, node in self._values.items():
             if key in names:
                 continue
@@ -115,13 +115,13 @@ class Fields:
         self._wrong(key, node, "true or false")
         return default
 
-    def count(self, key: str, default: int, least: int = 1) -> int:
+    def count(self, key: str, default: int, minimum: int = 1) -> int:
         node = self.get(key)
         if node is None:
             return default
-        if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= least:
+        if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= minimum:
             return node.value
-        self._wrong(key, node, f"a whole number of at least {least}")
+        self._wrong(key, node, f"a whole number of at least {minimum}")
         return default
 
     def amount(self, key: str) -> float | None:
@@ -171,13 +171,13 @@ class Fields:
         if not isinstance(node.value, list):
             self._wrong(key, node, "a list of names")
             return None
-        found = []
+        names = []
         for child in node.value:
             if isinstance(child.value, str):
-                found.append((child.value, child))
+                names.append((child.value, child))
             else:
                 self._wrong(key, child, "a list of names")
-        return tuple(found)
+        return tuple(names)
 
     def texts(self, key: str) -> dict[str, str]:
         """Return a mapping of texts; numbers and booleans are taken as they are written."""
@@ -187,29 +187,29 @@ class Fields:
         if not isinstance(node.value, dict):
             self._wrong(key, node, "a mapping")
             return {}
-        found = {}
+        texts = {}
         for name, child in node.value.items():
             value = child.value
             if isinstance(value, str | int | float):
-                found[name] = child.written or str(value)
+                texts[name] = child.written or str(value)
             else:
                 self.problems.add(child, f"`{name}` of `{key}` must be text, not {child.kind}")
-        return found
+        return texts
 
     def variables(self, key: str) -> dict[str, str]:
         """Return a mapping of texts that can be an environment."""
-        found = self.texts(key)
+        variables = self.texts(key)
         node = self.get(key)
-        for name, value in found.items():
+        for name, value in variables.items():
             place = node.value[name] if node else self.node
             if not name or "=" in name or "\0" in name:
                 self.problems.add(place, f"{name[:60]!r} cannot be the name of a variable")
             if "\0" in value:
                 self.problems.add(place, f"`{name[:60]}` of `{key}` holds a NUL character")
-        return found
+        return variables
 
-    def _wrong(self, key: str, node: Node, wanted: str) -> None:
-        self.problems.add(node, f"`{key}` of {self.what} must be {wanted}, not {describe(node)}")
+    def _wrong(self, key: str, node: Node, expected: str) -> None:
+        self.problems.add(node, f"`{key}` of {self.what} must be {expected}, not {describe(node)}")
 
 
 def describe(node: Node) -> str:

@@ -39,7 +39,7 @@ _ON_FAILURE = "-on-failure"
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
+class Enclosing(msgspec.Struct, frozen=True, kw_only=True):
     """Scope around a list of steps: a pipeline, or a step of one."""
 
     prefix: str = ""  # of the ids of its steps: the path to it
@@ -51,10 +51,10 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     single: bool = False  # its only step is the item itself
     depth: int = 0
     directory: str = ""  # of its file, relative to that of the pipeline
-    include: Callable[[Fields, Around], Subpipeline] | None = None  # reads another pipeline file
+    include: Callable[[Fields, Enclosing], Subpipeline] | None = None  # reads another pipeline file
 
 
-class _Known(Collection[str]):
+class _VisibleSteps(Collection[str]):
     """Names of the steps that are visible at a place: earlier ones of the same list, and those outside."""
 
     def __init__(self, prefix: str, inside: Collection[str], outside: Collection[str], own: Collection[str]) -> None:
@@ -84,11 +84,11 @@ class StepReader:
         defaults: Fields,
         params: Collection[str],
         shared_env: Node | None,
-        around: Around | None = None,
+        enclosing: Enclosing | None = None,
     ) -> None:
         self._problems = problems
         self._params = params
-        self._around = around or Around()
+        self._enclosing = enclosing or Enclosing()
         self._shared = (shared_env, defaults.get("env"))
         self._places: dict[str, Node] = {}
         self._sources: dict[str, Fields] = {}
@@ -110,10 +110,10 @@ class StepReader:
                 once.everything(node)
         self._shared_is_dynamic = once.found
 
-    def inside(self, around: Around) -> StepReader:
+    def nested(self, enclosing: Enclosing) -> StepReader:
         """Return a reader of the steps inside a step: the same defaults, other names."""
         inner = copy.copy(self)
-        inner._around = around
+        inner._enclosing = enclosing
         inner._places, inner._sources = {}, {}
         inner._env = {}  # inherited from the step they are in
         return inner
@@ -123,26 +123,26 @@ class StepReader:
         needed: list[tuple[str, Node]] = []
         steps = self._list(node, "step", needed)
         names = {step.id for step in steps}
-        if not self._check_needs(steps, needed) or self._around.carries:  # other problems can still be reported
-            return tuple(self._checked(step, self._known(names, names)) for step in steps)
+        if not self._check_needs(steps, needed) or self._enclosing.carries:  # other problems can still be reported
+            return tuple(self._checked(step, self._visible(names, names)) for step in steps)
         ancestors = Ancestors({step.id: step.needs for step in steps})
-        return tuple(self._checked(step, self._known(ancestors.of(step.id), names)) for step in steps)
+        return tuple(self._checked(step, self._visible(ancestors.of(step.id), names)) for step in steps)
 
-    def _known(self, before: Collection[str], names: Collection[str]) -> VisibleNames:
-        around = self._around
+    def _visible(self, before: Collection[str], names: Collection[str]) -> VisibleNames:
+        enclosing = self._enclosing
         steps: Collection[str] = before
         every: Collection[str] = names
-        if around.prefix:
-            steps = _Known(around.prefix, before, around.names, names)
-            every = _Known(around.prefix, names, around.all_names, names)
-        return VisibleNames(params=self._params, steps=steps, all_steps=every, item=around.item, loop=around.loop)
+        if enclosing.prefix:
+            steps = _VisibleSteps(enclosing.prefix, before, enclosing.names, names)
+            every = _VisibleSteps(enclosing.prefix, names, enclosing.all_names, names)
+        return VisibleNames(params=self._params, steps=steps, all_steps=every, item=enclosing.item, loop=enclosing.loop)
 
     def hooks(self, node: Node | None, prefix: str, names: set[str]) -> tuple[Step, ...]:
         """Read steps that run after others, in order; they may use the results of any step."""
         if node is None:
             return ()
         steps = self._list(node, prefix, [])
-        return tuple(self._checked(step, self._known(names, names)) for step in steps)
+        return tuple(self._checked(step, self._visible(names, names)) for step in steps)
 
     def outputs(self, node: Node | None, names: set[str]) -> dict[str, Any]:
         """Read the outputs of a pipeline that is a step of another: values with expressions over all its steps."""
@@ -151,7 +151,7 @@ class StepReader:
         if not isinstance(node.value, dict):
             self._problems.add(node, f"`outputs` must be a mapping, not {node.kind}")
             return {}
-        Expressions(self._problems, self._known(names, names)).everything(node)
+        Expressions(self._problems, self._visible(names, names)).everything(node)
         return dict(node.plain())
 
     def with_hooks(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -197,25 +197,25 @@ class StepReader:
         fields.what = f"step `{step_id[:70]}`"
         needs = fields.names("needs")
         needed += needs or ()
-        around = self._around
+        enclosing = self._enclosing
         return Step(
-            id=around.prefix[:-1] if around.single else around.prefix + step_id,
+            id=enclosing.prefix[:-1] if enclosing.single else enclosing.prefix + step_id,
             name=fields.text("name"),
             action=read_action(fields, self._problems),
-            needs=previous if needs is None else tuple(dict.fromkeys(around.prefix + name for name, _ in needs)),
+            needs=previous if needs is None else tuple(dict.fromkeys(enclosing.prefix + name for name, _ in needs)),
             env={**self._env, **fields.variables("env")},
-            cwd=os.path.join(around.directory, read_directory(fields, self._problems)),
+            cwd=os.path.join(enclosing.directory, read_directory(fields, self._problems)),
             timeout=fields.time_limit() if fields.has("timeout") else self._timeout,
             retry=read_retry(fields, self._problems) if fields.has("retry") else self._retry,
             rate_limit=read_rate_limit(fields) if fields.has("rate_limit") else self._rate_limit,
-            budget=read_budget(fields, may_stop=not (around.item or around.loop)),
+            budget=read_budget(fields, may_stop=not (enclosing.item or enclosing.loop)),
             allow_failure=fields.flag("allow_failure", default=False),
             idempotent=fields.flag("idempotent", default=True),
             checks=self._checks(fields),
             outputs=read_outputs(fields, self._problems),
             commit_required=fields.flag("commit_required", default=False),
-            inputs=_placed(read_artifacts(fields, "inputs", self._problems), around.directory),
-            artifacts=_placed(read_artifacts(fields, "artifacts", self._problems), around.directory),
+            inputs=_placed(read_artifacts(fields, "inputs", self._problems), enclosing.directory),
+            artifacts=_placed(read_artifacts(fields, "artifacts", self._problems), enclosing.directory),
             line=fields.node.line,
         )
 
@@ -231,12 +231,12 @@ class StepReader:
 
     def _check_needs(self, steps: tuple[Step, ...], needed: list[tuple[str, Node]]) -> bool:
         """Report needs without a step, and cycles; return whether there are none."""
-        known, prefix = {step.id for step in steps}, self._around.prefix
-        unknown = [(name, node) for name, node in needed if prefix + name not in known]
-        there = ", ".join(sorted(step.local for step in steps)[:12])
+        ids, prefix = {step.id for step in steps}, self._enclosing.prefix
+        unknown = [(name, node) for name, node in needed if prefix + name not in ids]
+        names = ", ".join(sorted(step.local for step in steps)[:12])
         for name, node in unknown:
-            self._problems.add(node, f"unknown step `{name[:100]}` (steps: {there})")
-        if unknown or any(need not in known for step in steps for need in step.needs):
+            self._problems.add(node, f"unknown step `{name[:100]}` (steps: {names})")
+        if unknown or any(need not in ids for step in steps for need in step.needs):
             return False
         cycle = find_cycle({step.id: step.needs for step in steps})
         if cycle:
@@ -244,10 +244,10 @@ class StepReader:
             self._problems.add(place, f"dependency cycle: {_chain(cycle)}")
         return not cycle
 
-    def _checked(self, step: Step, known: VisibleNames) -> Step:
+    def _checked(self, step: Step, visible: VisibleNames) -> Step:
         """Return the step, its expressions checked against the names that can exist there."""
         fields = self._sources[step.id]
-        expressions = Expressions(self._problems, known)
+        expressions = Expressions(self._problems, visible)
         expressions.found = self._shared_is_dynamic
         shared = self._shared if self._shared_needs_steps else ()
         for node in (*shared, *map(fields.get, TEXTS)):
@@ -257,43 +257,43 @@ class StepReader:
             expressions.script(node)
         when = expressions.bare(fields, "when")
         if step.is_controller:
-            return msgspec.structs.replace(step, when=when, dynamic=True, action=self._with_body(step, fields, known))
+            return msgspec.structs.replace(step, when=when, dynamic=True, action=self._with_body(step, fields, visible))
         return msgspec.structs.replace(step, when=when, dynamic=expressions.found)
 
-    def _with_body(self, step: Step, fields: Fields, known: VisibleNames) -> Action:
+    def _with_body(self, step: Step, fields: Fields, visible: VisibleNames) -> Action:
         """Read the steps inside a controller, now that the steps before it are known."""
-        around, action = self._around, step.action
-        inner = Around(
+        enclosing, action = self._enclosing, step.action
+        inner = Enclosing(
             prefix=f"{step.id}/",
-            names=known.steps,
-            all_names=known.all_steps,
-            item=known.item,
-            loop=known.loop,
-            depth=around.depth + 1,
-            directory=around.directory,
-            include=around.include,
+            names=visible.steps,
+            all_names=visible.all_steps,
+            item=visible.item,
+            loop=visible.loop,
+            depth=enclosing.depth + 1,
+            directory=enclosing.directory,
+            include=enclosing.include,
         )
         if inner.depth > MAX_DEPTH:
             self._problems.add(fields.node, f"{fields.what} is nested deeper than {MAX_DEPTH} levels")
             return action
         if isinstance(action, Subpipeline):
-            assert around.include is not None
-            return around.include(fields, inner)
+            assert enclosing.include is not None
+            return enclosing.include(fields, inner)
         node = fields.get("steps")
         if node is None:
             self._problems.add(fields.node, f"{fields.what} has no `steps`")
             return action
         if isinstance(action, Map):
-            made = read_map(fields, self._problems, known, around.directory)
+            map_ = read_map(fields, self._problems, visible, enclosing.directory)
             single = _is_single(node)
-            reader = self.inside(msgspec.structs.replace(inner, item=True, single=single))
-            made = msgspec.structs.replace(made, steps=reader.with_hooks(reader.main(node)), single=single)
-            reject_shared_commits(fields, self._problems, made)
-            return made
-        reader = self.inside(msgspec.structs.replace(inner, loop=True, carries=True))
+            reader = self.nested(msgspec.structs.replace(inner, item=True, single=single))
+            map_ = msgspec.structs.replace(map_, steps=reader.with_hooks(reader.main(node)), single=single)
+            reject_shared_commits(fields, self._problems, map_)
+            return map_
+        reader = self.nested(msgspec.structs.replace(inner, loop=True, carries=True))
         steps = reader.with_hooks(reader.main(node))
-        paths = {one.id for one in steps}
-        until, while_ = loop_conditions(fields, self._problems, reader._known(paths, paths))
+        paths = {inner_step.id for inner_step in steps}
+        until, while_ = loop_conditions(fields, self._problems, reader._visible(paths, paths))
         return msgspec.structs.replace(read_loop(fields, self._problems), steps=steps, until=until, while_=while_)
 
 
@@ -317,7 +317,8 @@ def _placed(artifacts: tuple[Artifact, ...], directory: str) -> tuple[Artifact, 
     if not directory:
         return artifacts
     return tuple(
-        msgspec.structs.replace(one, path=os.path.normpath(os.path.join(directory, one.path))) for one in artifacts
+        msgspec.structs.replace(artifact, path=os.path.normpath(os.path.join(directory, artifact.path)))
+        for artifact in artifacts
     )
 
 

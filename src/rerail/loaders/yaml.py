@@ -16,7 +16,7 @@ from rerail.loaders import bundle
 from rerail.loaders.budgets import read_budget
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
 from rerail.loaders.fields import Fields, Problems
-from rerail.loaders.steps import DEFAULTABLE, Around, StepReader
+from rerail.loaders.steps import DEFAULTABLE, Enclosing, StepReader
 
 TOP = tuple("name labels params env secrets defaults checkpoint budget outputs steps finally".split())
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -90,11 +90,11 @@ class Includes:
         self._chain = chain  # the files around this one
         self.secrets: list[str] = []
 
-    def read(self, fields: Fields, around: Around) -> Subpipeline:
+    def read(self, fields: Fields, enclosing: Enclosing) -> Subpipeline:
         """Read the pipeline that a step names."""
         named = fields.text("pipeline")
         node = fields.get("pipeline") or fields.node
-        path = os.path.normpath(os.path.join(around.directory, named))
+        path = os.path.normpath(os.path.join(enclosing.directory, named))
         nothing = Subpipeline(path=path, steps=())
         if not named or "\0" in named or "${{" in named:
             self._problems.add(node, f"`pipeline` of {fields.what} must be the path of a file, without expressions")
@@ -114,7 +114,7 @@ class Includes:
         deeper = Includes(problems, self._files, (*self._chain, path))
         directory = os.path.dirname(path)
         # No name outside is visible in it: it is a pipeline of its own, given params.
-        place = Around(prefix=around.prefix, depth=around.depth, directory=directory, include=deeper.read)
+        place = Enclosing(prefix=enclosing.prefix, depth=enclosing.depth, directory=directory, include=deeper.read)
         pipeline = _pipeline(root, problems, path, deeper, place)
         self.secrets += pipeline.secrets
         return Subpipeline(
@@ -153,13 +153,15 @@ def with_env(step: Step, env: dict[str, str]) -> Step:
     return msgspec.structs.replace(step, env={**env, **step.env}, on_failure=hooks)
 
 
-def _pipeline(root: Node, problems: Problems, path: str, includes: Includes, around: Around | None = None) -> Pipeline:
+def _pipeline(
+    root: Node, problems: Problems, path: str, includes: Includes, enclosing: Enclosing | None = None
+) -> Pipeline:
     top = Fields(root, problems, "the pipeline")
     top.only(TOP)
     defaults = Fields(top.get("defaults") or Node(value={}, line=1, column=1), problems, "`defaults`")
     defaults.only(DEFAULTABLE)
     params = _params(top, problems)
-    place = around or Around(include=includes.read)
+    place = enclosing or Enclosing(include=includes.read)
     reader = StepReader(problems, defaults, set(params), top.get("env"), place)
     node = top.get("steps")
     if node is None and isinstance(root.value, dict):
@@ -238,6 +240,6 @@ def _checkpoint(top: Fields, problems: Problems) -> CheckpointPolicy:
     interval = fields.duration("interval")
     return CheckpointPolicy(
         interval=base.interval if interval is None else max(interval, 0.1),
-        history=fields.count("history", base.history, least=0),
+        history=fields.count("history", base.history, minimum=0),
         on_error=on_error,
     )
