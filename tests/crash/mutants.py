@@ -307,8 +307,8 @@ MUTANTS = (
     Mutant(
         name="replaced-file-not-durable",
         file="durable/__init__.py",
-        old="    sync_dir(os.path.dirname(path))\n\n\ndef marked_temporary",
-        new="\n\ndef marked_temporary",
+        old="    sync_dir(os.path.dirname(path))\n\n\ndef writer_temporary",
+        new="\n\ndef writer_temporary",
         tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_loses_no_letter_that_was_put",),
     ),
     Mutant(

@@ -160,15 +160,15 @@ def write_new(path: str, data: bytes, mode: int = FILE_MODE) -> None:
         os.close(fd)
 
 
-def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_MODE, mark: str = "") -> None:
+def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_MODE, writer: str = "") -> None:
     """Replace the content of a file, all or nothing, durable on return.
 
     With `keep_as` the old content stays under that name. There is never a moment without a file at `path`. In a directory
-    without a clean-up, `mark` identifies the writer: the temporary file of a killed one is replaced by its successor.
+    without a clean-up, `writer` identifies the process: the temporary file of a killed one is replaced by its successor.
     """
     # A name of its own: two writers of one path must never publish each other's half-written file.
-    temporary = marked_temporary(path, mark) if mark else f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
-    if mark:
+    temporary = writer_temporary(path, writer) if writer else f"{path}.{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
+    if writer:
         remove_file(temporary)
     try:
         write_new(temporary, data, mode)
@@ -182,12 +182,12 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
     sync_dir(os.path.dirname(path))
 
 
-def marked_temporary(path: str, mark: str) -> str:
-    """Return the name of the temporary file of one writer, identified by `mark`, for a path."""
+def writer_temporary(path: str, writer: str) -> str:
+    """Return the name of the temporary file of one writer for a path."""
     import hashlib
 
     directory, name = os.path.split(path)
-    label = hashlib.sha256(f"{mark}/{name}".encode(errors="surrogateescape")).hexdigest()[:16]
+    label = hashlib.sha256(f"{writer}/{name}".encode(errors="surrogateescape")).hexdigest()[:16]
     return os.path.join(directory, f".{label}{TEMPORARY_SUFFIX}")
 
 

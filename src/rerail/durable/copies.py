@@ -20,9 +20,9 @@ from rerail.durable import (
     TEMPORARY_SUFFIX,
     create_file,
     make_dir,
-    marked_temporary,
     sync,
     sync_dir,
+    writer_temporary,
 )
 
 MANY = 48  # files from which on one sync of the file system is cheaper than one of each
@@ -219,13 +219,13 @@ def _mode_at(name: str, parent: int) -> int:
         return 0
 
 
-def place_copy(source: int, target: str, mode: int, sha256: str, mark: str) -> None:
+def place_copy(source: int, target: str, mode: int, sha256: str, writer: str) -> None:
     """Copy an open file to a real path that is free, durable on return; raise ValueError if its digest differs.
 
-    `mark` identifies the writer: the temporary file of a killed one is replaced.
+    `writer` identifies the process: the temporary file of a killed one is replaced by its successor.
     """
     with Parent(target, make=True) as parent:
-        temporary = marked_temporary(parent.name, mark)
+        temporary = writer_temporary(parent.name, writer)
         _remove_at(temporary, parent.fd)
         fd = os.open(
             temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent.fd

@@ -76,8 +76,8 @@ class WriteFile:
 
         def write() -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            mark = attempt.env.get("RERAIL_RUN_DIR", "") + attempt.env.get("RERAIL_STEP_KEY", attempt.log_name)
-            durable.replace_file(path, action.content.encode(), mode=USER_FILE_MODE, mark=mark)
+            writer = attempt.env.get("RERAIL_RUN_DIR", "") + attempt.env.get("RERAIL_STEP_KEY", attempt.log_name)
+            durable.replace_file(path, action.content.encode(), mode=USER_FILE_MODE, writer=writer)
 
         return FunctionWork(function=write)
 
