@@ -45,17 +45,17 @@ Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
 
 class ResumeObserver:
-    """Is told what a person should know before a run goes on; this one says nothing."""
+    """Observer of a resume before anything runs; this one does nothing."""
 
     def announce(self, ready: ResumePlan) -> None:
-        """The plan, before anything is touched; again if another one had to be made."""
+        """Take the plan, before anything is touched; again if another one had to be made."""
 
     def narrate(self, ready: ResumePlan, done: list[Any]) -> None:
-        """What was found and done about files, before anything runs."""
+        """Take the findings and restores, before anything runs."""
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a life of a run ended; `end` is the engine's word for it."""
+    """Outcome of an invocation; `end` is the engine's result."""
 
     run_id: str
     end: Any
@@ -70,7 +70,7 @@ def start(
     base_dir: str = "",
     functions: Functions | None = None,
 ) -> RunOutcome:
-    """Start a new run and execute it to the end of this life."""
+    """Start a new run and execute it to the end of this invocation."""
     pipeline, text = load(request.pipeline_path)
     return start_pipeline(store, pipeline, text, request, reporters, base_dir=base_dir, functions=functions)
 
@@ -106,7 +106,7 @@ def start_pipeline(
             log = store.create(header, text)
     except BaseException:
         if log is not None:
-            log.close()  # what it would write could not be claimed
+            log.close()  # its paths could not be claimed
         raise
     try:
         opening = started(pipeline, text, request.options, now)
@@ -150,7 +150,7 @@ def resume(
     try:
         recording = log.recording
         relying.enter_context(store.content.pinned())
-        _end_leftovers(log, reporters)  # before anything is looked at: they could still write
+        _end_leftovers(log, reporters)  # before any file is checked: they could still write
         ready = plan_resume(store, recording, request, base_dir)
         if ready.finished:
             # The process that completed it died before the last snapshot, or that was damaged.
@@ -203,7 +203,7 @@ def _opening(ready: ResumePlan, options: RunOptions) -> RunStarted | RunResumed:
 
 
 def _end_leftovers(log: RunWriter, reporters: Sequence[Reporter]) -> None:
-    """End what the previous life left running: it is never adopted, and never runs beside its successor."""
+    """End the orphans of the previous invocation: they are never adopted, and never run beside its successor."""
     ended = end_processes(log)
     for reporter in reporters if ended else ():
         reporter.warn(ended_words(ended))

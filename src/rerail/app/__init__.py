@@ -1,1 +1,1 @@
-"""Use cases: what a client (the command line, a library, a page) asks for. Nothing here decides about steps."""
+"""Use cases for clients (the command line, a library, a web page). Nothing here decides about steps."""

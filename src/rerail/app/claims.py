@@ -1,8 +1,8 @@
 """Claims of live runs: no two runs of a store write one path at the same time.
 
-A claim counts while the owner of its run lives; what a dead one left is ignored, and removed by whoever comes next. One
-that was released is kept as long as a run lives that overlapped it: what was written then may be its work. Claims are
-numbered, so that who overlapped whom does not depend on a clock that somebody sets.
+A claim counts while the owner of its run is alive; that of a dead one is ignored, and removed by the next run. A
+released one is kept as long as a run is alive that overlapped it: files written then may be its work. Claims are
+numbered, so that the overlap of two runs does not depend on a clock that can be set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rerail.ports import Store
 
 
 class Claims:
-    """The claims of the live runs of a store."""
+    """Claims of the live runs of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -33,11 +33,11 @@ class Claims:
         self._mine: ClaimRecord | None = None
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """While this lasts nobody else asks or claims: two runs that start at once see each other."""
+        """Lock the table of claims while the context is active: two simultaneous starts see each other."""
         return self._table.locked()
 
     def reject_conflicts(self, run_id: str, claims: Sequence[Claim], *, command: str) -> None:
-        """Raise RunBusy if a live run claims what this one would write. Under `alone`."""
+        """Reject claims that conflict with those of a live run; raise RunBusy. Under `alone`."""
         for other in self._others(run_id):
             if other.until is not None or not self._is_live(other.run_id):
                 continue
@@ -51,7 +51,7 @@ class Claims:
                 )
 
     def put(self, run_id: str, claims: Sequence[Claim]) -> None:
-        """Claim paths for a run that this process owns; drop what no live run can have overlapped. Under `alone`."""
+        """Claim paths for an owned run; drop claims that no live run can have overlapped. Under `alone`."""
         others = self._others(run_id)
         self._mine = ClaimRecord(run_id=run_id, number=_newest(others) + 1, claims=list(claims))
         self._table.write(self._mine)
@@ -69,7 +69,7 @@ class Claims:
                     self._table.write(msgspec.structs.replace(one, until=until))
 
     def release(self) -> None:
-        """Let go: others may write there now. What is left of the claim is for those who were there at the same time."""
+        """Release the paths: others may write there now. The rest of the claim is for runs that overlapped it."""
         mine, self._mine = self._mine, None
         if mine is None:
             return
@@ -81,13 +81,13 @@ class Claims:
                 self._table.remove(mine.run_id)
 
     def contested(self, paths: Sequence[str], since: datetime) -> str:
-        """Why it cannot be told whose the files at these paths are; '' if nobody else can have written them since."""
+        """Return why the files at these paths may be another run's, or '' if no other can have written them since."""
         if self._mine is None:
             return ""
         mine = [Claim(step="", path=path) for path in paths]
         for other in self._others(self._mine.run_id):
             if other.until is not None and other.until < self._mine.number:
-                continue  # it had let go before this run began
+                continue  # it had released them before this run began
             meeting = first_meeting(mine, other.claims)
             if meeting is not None and self._wrote(other.run_id, meeting[1].step, since):
                 return (
@@ -97,11 +97,11 @@ class Claims:
         return ""
 
     def _wrote(self, run_id: str, step: str, since: datetime) -> bool:
-        """Whether a step of another run may have written something since."""
+        """Return whether a step of another run may have written something since."""
         try:
             state: RunState = self._store.read(run_id).state
         except RerailError:
-            return True  # nobody can tell
+            return True  # unknown
         units = [unit for (path, _), unit in state.units.items() if path == step or path.startswith(step + "/")]
         return any(unit.status == "running" or (unit.finished_at and unit.finished_at >= since) for unit in units)
 
@@ -125,7 +125,7 @@ def _shown(claim: Claim) -> str:
 
 
 class PathClaims:
-    """The paths that a run claims while this process executes it; none of this costs anything if it claims none."""
+    """Paths that a run claims while this process executes it; free of cost if it claims none."""
 
     def __init__(
         self, store: Store, pipeline: Pipeline, header: RunHeader, work_dir: str, *, allow_concurrent: bool
@@ -153,7 +153,7 @@ class PathClaims:
 
     @contextlib.contextmanager
     def claimed(self, command: str) -> Iterator[None]:
-        """Claim the paths, with what is done inside; raises RunBusy before that if a live run may write one of them."""
+        """Claim the paths while the context is active; raise RunBusy before it if a live run may write one of them."""
         if self._claims is None:
             yield
             return
@@ -164,7 +164,7 @@ class PathClaims:
             self._claims.put(self._run_id, self._mine)
 
     def contested(self, paths: Sequence[str], since: datetime) -> str:
-        """Why it cannot be told whose the files at these paths are; '' if nobody else can have written them since."""
+        """Return why the files at these paths may be another run's, or '' if no other can have written them since."""
         if self._claims is None:
             return ""
         root = os.path.realpath(self._work_dir)

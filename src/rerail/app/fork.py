@@ -1,4 +1,4 @@
-"""Forking: a new run that shares what another one did before a step, and goes its own way from there."""
+"""Forks: a new run that shares the work of another before a step, and diverges from there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rerail.ports import LoadedRun, RunWriter, Store
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """A fork that is planned. Nothing was changed to make it."""
+    """Planned fork. Nothing was changed to make it."""
 
     ready: ResumePlan
     opening: RunStarted
@@ -43,9 +43,9 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "", look: bool = True) -> Fork:
-    """Plan a run that shares everything before `request.execute.start` with its parent; raises UsageError.
+    """Plan a run that shares everything before `request.execute.start` with its parent; raise UsageError.
 
-    Without `look` files are not looked at: whoever drives it will.
+    Without `look` files are not checked: its execution will.
     """
     parent = store.read(parent_id)
     now = datetime.now(UTC)
@@ -97,7 +97,7 @@ def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
 def _inherited(
     parent: LoadedRun, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, str], now: datetime
 ) -> list[Event]:
-    """What the new run takes over, and what of it no longer counts: there already, or because of other params."""
+    """Return the events that the new run inherits, and those that invalidate outdated ones or ones with other params."""
     after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
     events: list[Event] = []
     steps = {step.id: step for step in pipeline.steps}
@@ -137,7 +137,7 @@ def _inherited(
 
 
 def _adopted_inside(parent: LoadedRun, step: Step, now: datetime) -> list[Event]:
-    """What the items of a map made, and whatever else inside a step has to be proved."""
+    """Return the products of items and other units inside a step that have to be proved."""
     inside = nested_units(parent.state, {step.id}, None).get(step.id, [])
     return [
         StepInherited(
@@ -156,7 +156,7 @@ def _adopted_inside(parent: LoadedRun, step: Step, now: datetime) -> list[Event]
 
 
 def _with_results(event: Event, store: Store, run_id: str, work_dir: str) -> Event:
-    """A fork has the results of maps in its own place: its parent may be deleted."""
+    """Point an inherited map to results in the fork itself: its parent may be deleted."""
     if not (isinstance(event, StepInherited) and "results_sha256" in event.outputs):
         return event
     path = store.results_path(run_id, _results_name(event))
@@ -171,7 +171,7 @@ def _shareable(unit: UnitState) -> bool:
 
 
 def _copy_results(store: Store, fork: Fork, log: RunWriter) -> None:
-    """The results of adopted maps, from the parent; what is lost there is missed when it is asked for."""
+    """Copy the results of inherited maps from the parent; a lost one is missed when it is used."""
     parent = fork.ready.recording.header.parent
     for event in fork.adopted:
         if isinstance(event, StepInherited) and "results_sha256" in event.outputs:
@@ -180,12 +180,12 @@ def _copy_results(store: Store, fork: Fork, log: RunWriter) -> None:
 
 
 def _results_name(event: StepInherited) -> str:
-    """Return the name under which a map saved its results: that of the file it told its steps about."""
+    """Return the name under which a map saved its results: that of the file in its outputs."""
     return os.path.splitext(os.path.basename(str(event.outputs["results_file"])))[0]
 
 
 def create_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "") -> ResumePlan:
-    """Create the run, with all it shares durable before anything else is done: from here on it is resumed as any run.
+    """Create the run, with everything it shares durable first: from here on it is resumed like any run.
 
     Nothing is collected from the content store between reading the parent, which may be pruned at any moment, and the
     record that the fork refers to its copies too.

@@ -1,4 +1,4 @@
-"""What a person says about a run that nobody drives, recorded in its journal like everything that happens to it."""
+"""Manual interventions in a run without an owner, recorded in its journal like every other event."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rerail.errors import RunBusy, UsageError
 from rerail.ports import RunWriter, Store
 
 MOST_REASON = 10_000  # characters
-_SAID = StepMarked | ApprovalGiven | ItemDropped | ItemEdited  # what people say
+_SAID = StepMarked | ApprovalGiven | ItemDropped | ItemEdited  # events of people
 
 
 @contextlib.contextmanager
 def _owned(store: Store, run_id: str) -> Iterator[RunWriter]:
-    """A run that nobody drives, and of which nothing runs: what a dead owner left running would go on changing it."""
+    """Own a run while the context is active, after ending orphaned processes, which would go on changing it."""
     log = store.own(run_id)
     try:
         end_processes(log)
@@ -38,29 +38,29 @@ def _owned(store: Store, run_id: str) -> Iterator[RunWriter]:
 
 
 def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_dir: str = "") -> None:
-    """Record what a person says about a step, or a unit inside one.
+    """Record the status that a person sets for a step, or for a unit inside one.
 
-    What still runs of it although its owner is dead is ended first. Marked as completed, a step vouches for its artifacts
-    as they stand now: they are sealed. Raises UsageError if they are not as declared.
+    Orphaned processes of the run are ended first. Marked as completed, a step vouches for its artifacts
+    as they are now: they are sealed. Raise UsageError if they are not as declared.
     """
     with contextlib.ExitStack() as until:
         log = until.enter_context(_owned(store, run_id))
         now, (step, item) = datetime.now(UTC), unit
         known = log.recording.state.unit(unit)
-        if status != "completed":  # whoever vouches for what stands there changes nothing about what came after
+        if status != "completed":  # vouching for the present product changes nothing for later iterations
             _refuse_past_iterations(log.recording.state, unit, run_id)
         files: dict[str, Any] = {}
         if status == "completed" and item is None and "/" not in step:
             files = sealed_now(store, log, step, base_dir, until)
         events: list[Event] = [StepMarked(at=now, step=step, item=item, status=status, by=by, **files)]
-        if known.status == "running":  # recorded so by a life that is over
+        if known.status == "running":  # recorded so by an invocation that is over
             seen = last_traces(store, log.recording, process_tag(log)).get(unit)
             events.insert(0, interrupted_event(unit, known, seen, now))
         _record(store, log, events)
 
 
 class PersonsAnswer(NamedTuple):
-    """What a person answers to an `approve` step."""
+    """Answer of a person to an `approve` step, with the name and the reason."""
 
     approved: bool
     by: str
@@ -68,9 +68,9 @@ class PersonsAnswer(NamedTuple):
 
 
 def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_dir: str = "") -> tuple[Unit, bool]:
-    """Record the answer to an `approve` step; of which unit, and whether the process that drives the run was told.
+    """Record the answer to an `approve` step; return the unit, and whether it was sent to the owner of the run.
 
-    It may be given before the step is reached. Raises UsageError if there is no such step, or it has its answer.
+    It may be given before the step is reached. Raise UsageError if there is no such step, or it has its answer.
     """
     recording = store.read(run_id)
     ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
@@ -93,7 +93,7 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
         except RunBusy:
             store.send(run_id, said)
             return unit, True
-        _refuse_answered(log.recording.state, unit, run_id)  # somebody may have been quicker
+        _refuse_answered(log.recording.state, unit, run_id)  # another answer may have been quicker
         _record(store, log, [said])
     return unit, False
 
@@ -124,12 +124,12 @@ def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -
 
 
 def drop_items(store: Store, run_id: str, units: Sequence[Unit], by: str) -> None:
-    """Give items of the dead letter queue up."""
+    """Drop items of the dead letter queue."""
     _change(store, run_id, lambda now: [ItemDropped(at=now, step=step, item=item, by=by) for step, item in units])
 
 
 def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, base_dir: str = "") -> None:
-    """Change an item of the dead letter queue; raises UsageError if it could not be one of the map's."""
+    """Change an item of the dead letter queue; raise UsageError if the value could not be an item of the map."""
     recording = store.read(run_id)
     ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
     mask = mask_of(ready.pipeline, recording.state.options)
@@ -146,7 +146,10 @@ def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, bas
 
 
 def _refuse_past_iterations(state: RunState, unit: Unit, run_id: str) -> None:
-    """All that came after an iteration stands on it: nothing in it can be changed without beginning the loop anew."""
+    """Reject a unit in an iteration of a loop that has ended; raise UsageError.
+
+    All later iterations depend on it: it cannot be changed without beginning the loop anew.
+    """
     for outer in around(unit):
         if is_past_iteration(state, outer, unit):
             raise UsageError(
@@ -161,11 +164,11 @@ def _change(store: Store, run_id: str, events: Callable[[datetime], Sequence[Eve
 
 
 def _record(store: Store, log: RunWriter, events: list[Event]) -> None:
-    """Make events part of a run that nobody drives; a life that ended without a word is recorded as over first."""
+    """Append events to a run without an owner; an invocation that was killed is recorded as over first."""
     state: RunState = log.recording.state
     if state.status == "running":
         at = next((at for at, event in enumerate(events) if isinstance(event, _SAID)), 0)
-        last = state.updated_at or events[0].at  # nobody drove it since
+        last = state.updated_at or events[0].at  # it was not executed since
         events.insert(at, RunInterrupted(at=last, reason="its process died"))
     mask = secrets_of(store, log.recording)
     events = [mask.struct(event) for event in events]

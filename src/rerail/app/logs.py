@@ -1,4 +1,4 @@
-"""The log files of a run, read piece by piece in the order of time: those of steps, and those that items share."""
+"""Reader of the log files of a run, in the order of time: those of steps, and those that items share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"(?P<step>.+)\.(?P<attempt>\d+)\.(?P<stream>out|err)(?P<rest
 
 
 class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose output is asked for; what is empty is any."""
+    """Selection of output by step, item and attempt; an empty member selects any."""
 
     step: str = ""
     item: str | None = None
@@ -31,7 +31,7 @@ class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Some output: `stream` tells one source of lines from another, `title` is what people call it."""
+    """Piece of output: `stream` tells one source of lines from another, `title` is its name for people."""
 
     stream: str
     title: str
@@ -39,7 +39,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class LogReader:
-    """The logs of one run."""
+    """Reader of the logs of one run."""
 
     def __init__(self, logs: RunLogs, wanted: LogSelection) -> None:
         self._logs = logs
@@ -50,7 +50,7 @@ class LogReader:
         self._index()
 
     def _index(self) -> None:
-        """Learn what was written into shared files by now."""
+        """Read the index of attempts in shared files, if it has grown."""
         entries = list(begun(self._logs))
         if len(entries) != self._indexed:
             self._indexed = len(entries)
@@ -65,7 +65,7 @@ class LogReader:
         return match is not None and self._wanted.takes(match["step"].replace("~", "/"), None, int(match["attempt"]))
 
     def ordered(self) -> Iterator[Piece]:
-        """What was noted down in the order of time."""
+        """Yield the output that has a recorded order of time."""
         for line in lines_of(self._logs, ORDER):
             words = line.split(b" ", 2)
             if len(words) == 3 and words[1].isdigit() and line.endswith(b"\n"):
@@ -74,14 +74,14 @@ class LogReader:
                     yield from self._take(file, int(words[1]))
 
     def new(self) -> Iterator[Piece]:
-        """What else there is by now: not noted down yet, or never."""
+        """Yield the other output so far: its order is not recorded yet, or never will be."""
         self._index()
         for log in self._logs.files():
             if self._is_wanted(log.name) and not log.name.endswith(RESTS):
                 yield from self._take(log.name, 1 << 60 if is_pooled(log.name) else LOG_BYTES)
 
     def rests(self) -> Iterator[Piece]:
-        """The ends of logs that were too long to be kept whole."""
+        """Yield the ends of logs that were too long to be kept whole."""
         names = [log.name for log in self._logs.files()]
         rests = [name for name in names if self._is_wanted(name) and name.endswith(RESTS)]
         for file in sorted(rests, key=self._continues_at):
@@ -104,7 +104,7 @@ class LogReader:
         yield Piece(file, match["step"].replace("~", "/") if match else file, data)
 
     def _shared(self, file: str, at: int, data: bytes) -> Iterator[Piece]:
-        """The parts of a shared file that belong to the attempts that are asked for."""
+        """Yield the parts of a shared file that belong to the selected attempts."""
         entries = self._begun.get(file, [])
         offsets = [entry.offset for entry in entries]
         number = max(bisect_right(offsets, at) - 1, 0)

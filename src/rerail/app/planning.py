@@ -1,4 +1,4 @@
-"""Before anything is driven: pipelines, params and secrets as given, and the plan for a run that exists.
+"""Planning: pipelines, params and secrets as given, checked, and the plan for a run that exists.
 
 Reads; changes nothing.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # commands that only list and show start without it
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that exists, with the plan for going on. Nothing was changed to make it."""
+    """Existing run with the plan for its resume. Nothing was changed to make it."""
 
     run_id: str
     recording: LoadedRun
@@ -51,12 +51,12 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     wishes: PlanOptions
     place: ProjectPaths
     notices: tuple[str, ...]
-    mask: Mask = Mask()  # of those secrets that are there
+    mask: Mask = Mask()  # of the secrets that are set
     refreeze: bool = False  # the text in use is not the frozen one
 
     @property
     def shown(self) -> ResumePlan:
-        """The same without secrets, to be told: a file on the disk may have any name."""
+        """The same with secrets masked, for output: a file on disk may have any name."""
         if not self.mask:
             return self
         plan, audit = self.mask.struct(self.plan), self.mask.struct(self.audit)
@@ -72,7 +72,7 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new run is to be."""
+    """Request for a new run."""
 
     pipeline_path: str
     params: dict[str, Any] = {}
@@ -86,19 +86,19 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(path: str) -> tuple[Pipeline, bytes]:
-    """A pipeline and its text; raises PipelineInvalid."""
+    """Return a pipeline and its text; raise PipelineInvalid."""
     from rerail.loaders.yaml import declared_secrets, load_bundle, read_pipeline_file
 
     text = read_pipeline_file(path)
     try:
         return load_bundle(text, path)
-    except PipelineInvalid as error:  # quotes what is wrong
+    except PipelineInvalid as error:  # its messages quote the file
         mask = Mask(value for name in declared_secrets(text) if (value := os.environ.get(name)))
         raise PipelineInvalid([mask.text(problem) for problem in error.problems], hint=error.hint) from None
 
 
 def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The params of a run; raises PipelineInvalid with all that is wrong with those given."""
+    """Return the params of a run; raise PipelineInvalid with all problems of the given ones."""
     values, problems = resolve(pipeline.params, given)
     if problems:
         raise PipelineInvalid(problems, hint="rerail run PIPELINE -p NAME=VALUE")
@@ -106,19 +106,19 @@ def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is to go on. `pipeline` is for pipelines that no file declares."""
+    """Request to resume a run. `pipeline` is for pipelines that no file declares."""
 
     options: RunOptions | None = None  # None: as recorded
     execute: ExecuteOptions = ExecuteOptions()
     pipeline: Pipeline | None = None
-    progress: Callable[[int], None] = lambda _: None  # told the bytes the audit has read
+    progress: Callable[[int], None] = lambda _: None  # called with the bytes that the audit has read
     ask: Any = None  # the person at the terminal: `engine.spec.Ask`
     executor: str = "local"  # as in StartRequest: neither is recorded, each invocation says it again
     kinds: dict[str, str] = {}
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> ResumePlan:
-    """Read a run and plan how it would go on. Changes nothing. Raises PipelineChanged under `refuse`."""
+    """Read a run and plan its resume. Changes nothing. Raise PipelineChanged under `refuse`."""
     return plan_resume(store, store.read(run_id), request or ResumeRequest(), base_dir)
 
 
@@ -188,7 +188,7 @@ def _refuse_other_items(run_id: str, relisted: Mapping[str, str]) -> None:
 
 
 def _relisted(store: Store, recording: LoadedRun, pipeline: Pipeline, place: ProjectPaths) -> dict[str, str]:
-    """Maps under way whose source is not what it was, and in which way. Commands are not run to find out."""
+    """Return unfinished maps whose source has changed, and how. Commands are not executed to find out."""
     state, header = recording.state, recording.header
     found: dict[str, str] = {}
     for step in pipeline.steps:
@@ -211,7 +211,7 @@ def _relisted(store: Store, recording: LoadedRun, pipeline: Pipeline, place: Pro
 
 
 def scope_of(recording: LoadedRun, run_dir: str) -> Scope:
-    """What names in expressions stand for while nobody drives the run."""
+    """Return the scope of expressions for a run that is not being executed."""
     header, state = recording.header, recording.state
     run = {"id": header.run_id, "dir": run_dir, "status": state.status}
     return Scope(params=header.params, env=os.environ, steps=StepResults(state), run=run)
@@ -220,7 +220,7 @@ def scope_of(recording: LoadedRun, run_dir: str) -> Scope:
 def run_audit(
     pipeline: Pipeline, state: RunState, place: ProjectPaths, content: ContentStore, request: ResumeRequest
 ) -> Audit:
-    """What is really on disk of what completed steps claim, and of what they had read."""
+    """Audit the artifacts of completed steps, and their inputs; empty if nothing is to be verified."""
     if request.execute.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
         return Audit()
     from rerail.artifacts.audit import Auditor
@@ -229,7 +229,7 @@ def run_audit(
 
 
 def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:
-    """Artifacts and inputs that can be told to be out of bounds before anything runs, and schemas that are none."""
+    """Reject artifacts and inputs outside the project, and invalid schemas; raise PipelineInvalid."""
     from rerail.artifacts.paths import PathNotAllowed
     from rerail.walker import is_pattern
 
@@ -262,7 +262,7 @@ def _bad_schema(schema: str, place: ProjectPaths) -> str:
 
 
 def started(pipeline: Pipeline, text: bytes, options: RunOptions, now: datetime) -> RunStarted:
-    """The first record of a run that this process drives."""
+    """Return the first record of a run that this process executes."""
     return RunStarted(
         at=now,
         owner=processes.identity(now),
@@ -274,7 +274,7 @@ def started(pipeline: Pipeline, text: bytes, options: RunOptions, now: datetime)
 
 
 def new_run_id(now: datetime) -> str:
-    """Sortable by time to the millisecond, readable; the random end keeps simultaneous starts apart."""
+    """Return a run id that sorts by time to the millisecond; its random end keeps simultaneous starts apart."""
     import secrets
 
     alphabet = "abcdefghjkmnpqrstvwxyz"
@@ -285,7 +285,7 @@ def new_run_id(now: datetime) -> str:
 def header_of(
     pipeline: Pipeline, request: StartRequest, params: dict[str, Any], now: datetime, base_dir: str
 ) -> RunHeader:
-    """What run.json of a new run says."""
+    """Return the header of a new run."""
     path = os.path.abspath(request.pipeline_path)
     header = RunHeader(
         format=HEADER.version,
@@ -312,7 +312,7 @@ def _load_again(path: str, run_id: str) -> tuple[Pipeline, bytes]:
 
 
 def _frozen(store: Store, recording: LoadedRun) -> bytes | None:
-    """The text the run was last driven with, if its copy is whole."""
+    """Return the pipeline text of the last invocation, if its copy is intact."""
     try:
         return store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
     except StateError:
@@ -335,7 +335,7 @@ def _refuse_changes(pipeline: Pipeline, frozen: bytes, path: str, run_id: str) -
 
 
 def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
-    """What hides the secrets of a run; raises UsageError for one that is missing or empty."""
+    """Return the mask of a run's secrets; raise UsageError for one that is missing or empty."""
     values = []
     for name in dict.fromkeys((*pipeline.secrets, *options.secrets)):
         value = os.environ.get(name)
@@ -347,7 +347,7 @@ def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
 
 
 def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
-    """Refuse what is recorded as it is; raises UsageError with the name of what holds a secret."""
+    """Reject values that are recorded unmasked and hold a secret; raise UsageError with the name."""
     for name, value in given.items():
         if mask.holds(name) or mask.value(value) != value:
             raise UsageError(
@@ -357,7 +357,10 @@ def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
 
 
 def refuse_secret_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: str) -> None:
-    """What run.json says stands there as it is, and so does the way from the pipeline to the results of its maps."""
+    """Reject a header that holds a secret; raise UsageError.
+
+    run.json is written unmasked, and so is the path from the pipeline to the results of its maps.
+    """
     if not mask:
         return
     paths = {"the path of the pipeline": header.pipeline_path, "the directory of the pipeline": header.work_dir}
@@ -370,7 +373,10 @@ def refuse_secret_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: 
 
 
 def refuse_secret_pipeline(mask: Mask, pipeline: Pipeline, text: bytes, path: str) -> None:
-    """A pipeline file is kept with the run, and so are the names in it, however they are written."""
+    """Reject a pipeline whose text or names hold a secret; raise UsageError.
+
+    The file is kept with the run, and so are the names in it, however they are written.
+    """
     if not mask:
         return
     names = [step.id for _, step in every_step(pipeline)]
@@ -392,19 +398,19 @@ def refuse_odd_text(header: RunHeader) -> None:
 
 
 def checkpoint(store: Store, recording: LoadedRun) -> Checkpoint:
-    """The state of a run as checkpoint.json tells it."""
+    """Return the state of a run as in checkpoint.json."""
     from rerail.loaders.yaml import load_pipeline
 
     header = recording.header
     try:
         pipeline = load_pipeline(store.pipeline(header.run_id, recording.state.pipeline_sha256), header.pipeline_path)
     except (PipelineInvalid, StateError):
-        pipeline = Pipeline(name=header.pipeline, steps=())  # no file's, another version's, or damaged
+        pipeline = Pipeline(name=header.pipeline, steps=())  # without a file, of another version, or damaged
     return checkpoint_of(header, pipeline, recording.state)
 
 
 def relative(path: str, base_dir: str) -> str:
-    """Relative to the directory that holds the state where it is inside, so that both can move together."""
+    """Return a path relative to the directory of the store where it is inside, so that both can move together."""
     if base_dir and os.path.commonpath([os.path.abspath(base_dir), path]) == os.path.abspath(base_dir):
         return os.path.relpath(path, base_dir)
     return path

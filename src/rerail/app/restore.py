@@ -1,4 +1,4 @@
-"""Carrying out what a plan says about files, before anything runs, and the events that tell of it."""
+"""Restore of artifacts before anything runs, as the plan says, and the events that record it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def mend(
     ready: ResumePlan, content: ContentStore, files: RunFiles, announce: Callable[[ResumePlan], None]
 ) -> tuple[ResumePlan, list[Restored]]:
-    """Restore and quarantine; what cannot be restored after all makes another plan, which is announced too."""
+    """Restore and quarantine; if a path cannot be restored after all, make and announce another plan."""
     done: list[Restored] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
         from rerail.artifacts.restore import Restorer
@@ -45,7 +45,7 @@ def mend(
 
 
 def mending_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) -> tuple[Event, ...]:
-    """What the journal says about it."""
+    """Return the events that record the restores and quarantines."""
     events: list[Event] = []
     state = ready.recording.state
     by_unit: dict[Unit, list[Restored]] = {}
@@ -80,9 +80,9 @@ def mending_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
 
 
 def sealed_now(store: Store, log: RunWriter, step_id: str, base_dir: str, until: contextlib.ExitStack) -> dict[str, Any]:
-    """What a person vouches for by marking a step completed: its artifacts and inputs as they stand now.
+    """Seal the present artifacts and inputs of a step that a person marks as completed.
 
-    Nothing of it is collected `until` it is recorded.
+    No copy of them is collected `until` the mark is recorded.
     """
     recording = log.recording
     ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)

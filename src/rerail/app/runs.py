@@ -1,6 +1,6 @@
-"""The runs of a store: as rows, which of them to go on with, which to remove, and what they have cost.
+"""The runs of a store: summaries, the run to resume, runs to delete, and costs.
 
-What is asked of all of them comes from the index where that counts, else from the runs themselves.
+Queries about all of them are answered by the index where it is valid, else by the runs themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused"
 
 
 def summaries(store: Store, run_ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """One row for each run, newest first; a run that cannot be read is listed as what it is."""
+    """Return one row for each run, newest first; a run that cannot be read is listed as damaged."""
     index = store.index()
     rows = []
     for run_id in store.runs() if run_ids is None else run_ids:
@@ -67,12 +67,12 @@ def _read(store: Store, run_id: str) -> dict[str, Any]:
 
 
 def owner_fields(ownership: Ownership) -> dict[str, Any] | None:
-    """Who owns a run, for programs."""
+    """Return the owner of a run, for programs."""
     return {**msgspec.to_builtins(ownership.owner), "alive": ownership.alive} if ownership.owner else None
 
 
 def newest_first(store: Store) -> list[str]:
-    """Run ids by the time they were created, newest first; those given by hand sort by their files' age."""
+    """Return run ids by the time they were created, newest first."""
 
     def created(run_id: str) -> tuple[str, str]:
         return (_created_at(store, run_id), run_id)
@@ -81,13 +81,13 @@ def newest_first(store: Store) -> list[str]:
 
 
 def _created_at(store: Store, run_id: str) -> str:
-    """Return when a run was created, for sorting; '' if nobody can tell."""
+    """Return when a run was created, for sorting; '' if it is unknown."""
     header = store.header(run_id)
     return header.created_at if header else ""
 
 
 def newest_unfinished(store: Store) -> str | None:
-    """The run that `resume` continues if none is named; None if every run is completed."""
+    """Return the run that `resume` continues if none is named; None if every run is completed."""
     runs = newest_first(store)
     if not runs:
         raise RunNotFound(f"there are no runs in {store.url}", hint="rerail run PIPELINE")
@@ -99,7 +99,7 @@ def newest_unfinished(store: Store) -> str | None:
 
 
 def _is_known_completed(index: SummaryIndex, run_id: str) -> bool:
-    """Whether the index says so and counts: of thousands of runs none has to be read to find that nothing is left."""
+    """Return whether a valid index says so: of thousands of runs none has to be read to find that out."""
     summary = index.get(run_id)
     return summary is not None and summary.status == "completed"
 
@@ -107,7 +107,7 @@ def _is_known_completed(index: SummaryIndex, run_id: str) -> bool:
 def resumable(
     store: Store, pipeline_path: str, run_id: str | None, given: dict[str, Any], *, base_dir: str
 ) -> str | None:
-    """The run that `run --resume` continues: by id, or the newest unfinished one of this pipeline that fits."""
+    """Return the run that `run --resume` continues: by id, or the newest unfinished matching one of this pipeline."""
     if run_id is not None:
         if run_id not in store.runs():
             return None
@@ -142,7 +142,7 @@ def _refuse_conflict(store: Store, run_id: str, given: dict[str, Any]) -> None:
 
 
 def prunable(store: Store, oldest: float | None, keep: int, statuses: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The rows of runs with one of these statuses that are older than so many seconds; not live ones nor the newest."""
+    """Return the rows of runs with these statuses older than `oldest` seconds; no live ones, nor the newest `keep`."""
     now = datetime.now(UTC)
     rows = []
     for row in list(summaries(store))[keep:]:
@@ -156,11 +156,11 @@ def prunable(store: Store, oldest: float | None, keep: int, statuses: tuple[str,
 
 
 def prune_run(store: Store, run_id: str, statuses: tuple[str, ...]) -> None:
-    """Delete a run; raises if its status is none of these any more, or somebody drives it."""
+    """Delete a run; raise if it has another status by now, or an owner."""
 
     def reject_other_status() -> None:
-        # What the list said is not enough to destroy anything: since then somebody may have marked a step, resumed the
-        # run or forked it, and damage is evidence.
+        # The list is not enough to destroy anything: since then a step may have been marked, the run resumed or
+        # forked, and damage is evidence.
         try:
             status = shown_status(store.read(run_id).state, owner_alive=False)  # its lock is ours
         except RerailError:
@@ -174,7 +174,7 @@ def prune_run(store: Store, run_id: str, statuses: tuple[str, ...]) -> None:
 
 
 def delete_run(store: Store, run_id: str, check: Callable[[], None] = lambda: None) -> None:
-    """Delete a run, then what its last attempts left in memory, and those of them that still run."""
+    """Delete a run, then the channels of its last attempts, and those of them that still run."""
     from rerail import processes
     from rerail.app.traces import process_tag_in
     from rerail.executors import channels
@@ -187,9 +187,9 @@ def delete_run(store: Store, run_id: str, check: Callable[[], None] = lambda: No
 
 
 def collect_copies(store: Store, gone: set[str], *, dry_run: bool) -> tuple[int, int]:
-    """Remove copies of artifacts that no run but those which are gone refers to; how many, and how many bytes.
+    """Remove copies of artifacts that only deleted runs refer to; return how many, and how many bytes.
 
-    Raises BlockingIOError if a run that is going on may need them.
+    Raise BlockingIOError if a live run may need them.
     """
     from rerail.artifacts.manifest import read_manifest
 
@@ -218,9 +218,9 @@ def ledger(
     whole: bool,
     unreadable: Callable[[str, RerailError], None],
 ) -> Iterator[LedgerEntry]:
-    """All attempts, also those that reported nothing if that is the whole story: of runs that cost something.
+    """Yield all attempts of runs that cost something; with `whole`, of all runs.
 
-    Who asks for the whole story wants no part left out; else `unreadable` is told of runs that are.
+    With `whole` a run that cannot be read is an error; else `unreadable` is called for it.
     """
     for run_id in run_ids:
         try:
@@ -237,7 +237,7 @@ def ledger(
 
 
 def _attempts(store: Store, run_id: str, pipeline: str) -> list[LedgerEntry]:
-    """The attempts of a run; of those that were cut off and not taken up yet, what they left counts."""
+    """Return the attempts of a run; of interrupted ones that are not recovered yet, their traces count."""
     from rerail.core.events import RunRepaired
     from rerail.core.ledger import LedgerEntry, discarded, entries, with_interrupted
 

@@ -1,6 +1,6 @@
-"""What a life that was cut off left behind: attempts that nobody ended, how far they were and what they had cost.
+"""Traces of an invocation that was killed: attempts in flight, their progress and their cost.
 
-Reads; changes nothing, but for processes that live on: whoever owns the run ends them.
+Reads; changes nothing, but for orphaned processes: the owner of the run ends them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rerail.core.state import Unit
 from rerail.errors import RerailError
 from rerail.ports import LoadedRun, RunWriter, Store
 
-_PLAIN = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # names of ours: no secret can be in them
+_PLAIN = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # our own names: no secret can be in them
 
 
 def process_tag(log: RunWriter) -> str:
-    """What every process of this run bears in its environment, wherever the run is moved; a copy has another."""
+    """Return the tag in the environment of every process of this run, wherever it is moved; a copy has another."""
     return _mark_text(log.recording.header, log.identity)
 
 
 def process_tag_in(store: Store, run_id: str) -> str:
-    """The mark of a run, for who does not own it; '' if it has none yet."""
+    """Return the process tag of a run without owning it; '' if it has none yet."""
     header, identity = store.header(run_id), store.identity(run_id)
     return _mark_text(header, identity) if header and identity else ""
 
@@ -41,35 +41,35 @@ def _mark_text(header: RunHeader, identity: str) -> str:
 
 
 def invocation_of(header: RunHeader, began: datetime | None) -> str:
-    """What an invocation of a run is called wherever the run is copied to; '' if there was none."""
+    """Return the name of an invocation, the same in every copy of the run; '' if there was none."""
     return f"{header.run_id}@{header.created_at}@{began.isoformat()}" if began is not None else ""
 
 
 def end_processes(log: RunWriter) -> int:
-    """End what the lives of a run that are over have left running; how many processes that were.
+    """End the processes that earlier invocations of an owned run left running; return how many there were.
 
-    For who owns the run: nothing of it may run then, and whatever does could still write what is looked at next.
+    Nothing of the run may run then: an orphan could still write files that are checked next.
     """
-    # One that was just being started when its life ended shows itself a moment later.
+    # A process that was just being started when its invocation ended is visible a moment later.
     pauses = (0.005,) if log.recording.state.status == "running" else ()
     marks = [_mark_text(log.recording.header, one) for one in (log.identity, log.former_identity) if one]
     return sum(processes.kill_tagged(mark, pauses=pauses) for mark in marks)
 
 
 def ended_words(count: int) -> str:
-    """How it is said that processes were ended."""
+    """Describe that processes were ended."""
     return f"ended {count} process{'es' if count > 1 else ''} left over from the previous invocation"
 
 
 def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
-    """A mask of those secrets that are there, for messages before it is known whether all are."""
+    """Return a mask of the secrets that are set, for messages before all of them are checked."""
     names = (*pipeline.secrets, *options.secrets)
     return Mask(value for name in names if (value := os.environ.get(name)))
 
 
 @contextlib.contextmanager
 def hiding(mask: Mask) -> Iterator[None]:
-    """Whatever goes wrong meanwhile is told without secrets."""
+    """Mask secrets in errors that are raised while the context is active."""
     try:
         yield
     except RerailError as error:
@@ -83,7 +83,7 @@ def hiding(mask: Mask) -> Iterator[None]:
 
 
 def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit, AttemptProgress]:
-    """How far the attempts were that nobody has ended, nor taken up: by what they left, and by what was saved."""
+    """Return the progress of attempts in flight that are not recovered yet: by their traces, and by saved progress."""
     if not inflight.in_flight(recording.state):
         return {}
     mark = mark or process_tag_in(store, recording.header.run_id)
@@ -100,13 +100,13 @@ def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit
 
 
 def secrets_of(store: Store, recording: LoadedRun) -> Mask:
-    """A mask of those secrets of a run that are there, for who drives nothing."""
+    """Return a mask of the secrets of a run that are set, without executing it."""
     names, _ = _secret_names(store, recording)
     return Mask(value for name in names if (value := os.environ.get(name)))
 
 
 def _secret_names(store: Store, recording: LoadedRun) -> tuple[tuple[str, ...], bool]:
-    """The names of the secrets of a run, and whether those are all."""
+    """Return the names of the secrets of a run, and whether these are all."""
     names = recording.state.options.secrets
     try:
         from rerail.loaders.yaml import load_pipeline
@@ -118,7 +118,7 @@ def _secret_names(store: Store, recording: LoadedRun) -> tuple[tuple[str, ...], 
 
 
 def _hiding(store: Store, recording: LoadedRun) -> Callable[[AttemptProgress], AttemptProgress]:
-    """What hides the secrets of a run in names that an attempt has chosen; who does not know them all hides the names."""
+    """Return a function that masks names an attempt chose; if not all secrets are known, it removes them."""
     names, is_whole = _secret_names(store, recording)
     values = [os.environ.get(name, "") for name in names]
     mask = Mask(values) if is_whole and all(values) else None
@@ -130,7 +130,7 @@ def _masked(seen: AttemptProgress, mask: Mask) -> AttemptProgress:
 
 
 def _plain(seen: AttemptProgress) -> AttemptProgress:
-    """Without names that the attempt has chosen: a secret may be among them."""
+    """Remove names that the attempt chose: a secret may be among them."""
     metrics = {name: value for name, value in seen.metrics.items() if name in _PLAIN}
     return msgspec.structs.replace(seen, metrics=metrics, models={})
 

@@ -1,4 +1,4 @@
-"""Joining a plan to the machine: executor, kinds, channels, clock, signals, and the loop that uses them.
+"""Wiring of an invocation: executor, kinds, channels, clock, signals, and the engine that uses them.
 
 Imported when something is about to run: commands that only read start without it.
 """
@@ -38,7 +38,7 @@ from rerail.ports import Capabilities, ContentStore, Executor, ExecutorSetup, In
 
 
 class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is particular to this life."""
+    """Request of one invocation: its options, files and functions."""
 
     work_dir: str
     functions: Mapping[str, Callable[..., dict[str, Any] | None]]
@@ -55,7 +55,7 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DropWhenDurable:
-    """Hears what is durable, and lets go of what stood for it until then: accounts of attempts, letters of people."""
+    """Reporter that removes metrics files and inbox messages once the events made of them are durable."""
 
     def __init__(self, channels: Channels, inbox: Inbox) -> None:
         self._channels = channels
@@ -65,7 +65,7 @@ class DropWhenDurable:
         if isinstance(event, StepCompleted | StepFailed | StepInterrupted):
             if event.metrics:
                 self._channels.recorded(attempt_name(event.unit, event.attempt))
-        elif isinstance(event, StepStarted):  # after all that earlier lives left has been taken up
+        elif isinstance(event, StepStarted):  # after all traces of earlier invocations have been recorded
             self._channels.taken_up()
         self._inbox.clear()
 
@@ -74,14 +74,14 @@ class DropWhenDurable:
 
 
 class ExecuteResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended, and the state it left."""
+    """Result of an invocation, and the state it left."""
 
     end: RunResult
     state: RunState
 
 
 def is_wide(pipeline: Pipeline, parallel: int) -> bool:
-    """Whether several attempts may run at once."""
+    """Return whether several attempts may run at once."""
     if parallel > 1 or not pipeline.has_controllers:
         return parallel > 1
     wide = (step.action.parallel or parallel for _, step in every_step(pipeline) if isinstance(step.action, Map))
@@ -214,7 +214,7 @@ def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Seque
 
 
 def _knowing(opening: RunStarted | RunResumed, channels: Channels) -> RunStarted | RunResumed:
-    """The first record of a life, with the time at which the one before it died."""
+    """Return the first record of an invocation, with the time at which the one before it died."""
     if not isinstance(opening, RunResumed) or channels.died_at is None:
         return opening
     return msgspec.structs.replace(opening, died_at=channels.died_at, died_after=channels.died_after)
