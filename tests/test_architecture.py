@@ -65,6 +65,8 @@ PLAIN = (
     "executors/",
     "kinds/",
     "loaders/",
+    "ports.py",
+    "stores/",
     "errors.py",
     "ports.py",
     "processes.py",

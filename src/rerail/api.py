@@ -140,7 +140,7 @@ def resume(
     functions: Functions | None = None,
     teller: ResumeObserver | None = None,
 ) -> RunOutcome | None:
-    """Take a run over and execute what is left; None if it is completed and all it claims stands."""
+    """Own a run and execute the rest; return None if it is completed and its artifacts are intact."""
     from rerail.app.wiring import ExecuteRequest, check_plugins, execute
 
     request, teller = request or ResumeRequest(), teller or ResumeObserver()

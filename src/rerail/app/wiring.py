@@ -110,7 +110,7 @@ def execute(
     reporters: Sequence[Reporter],
     place: ExecuteRequest,
 ) -> ExecuteResult:
-    """Drive an owned run to the end of this life."""
+    """Execute an owned run to the end of this invocation."""
     mark, invocation = process_tag(log), f"invocation-{os.urandom(8).hex()}"
     header, before = log.recording.header, log.recording.state
     channels = Channels(
@@ -201,7 +201,7 @@ def _unmeasured(_name: str) -> tuple[Usage, Progress | None]:
 
 
 def _say_accounts_are_gone(state: RunState, pipeline: Pipeline, reporters: Sequence[Reporter]) -> None:
-    """Say that money may be missing: of attempts that were cut off only what was saved in time is known."""
+    """Warn that costs may be missing: of interrupted attempts only their saved progress is known."""
     interrupted = [unit for unit, known in in_flight(state) if known.items is None]
     counts = state.spent or pipeline.budget or any(known.progress for _, known in in_flight(state))
     if state.status != "running" or not interrupted or not counts:

@@ -1,4 +1,4 @@
-"""The next command: what to type so that a run that is not completed goes on."""
+"""The next command for a run that is not completed."""
 
 from __future__ import annotations
 
