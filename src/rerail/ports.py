@@ -333,7 +333,7 @@ class Store(RunReader, Upkeep, Protocol):
         """The paths that live runs may write."""
 
     def directory(self, run_id: str) -> str:
-        """The local directory of a run, whether it exists or not, to tell people and steps; '' if it has none."""
+        """Return the local directory of a run, whether it exists or not, to tell people and steps; '' if it has none."""
 
     def results_path(self, run_id: str, name: str) -> str:
         """Where steps find the results of a map as a file, whether they are there or not; '' if nowhere."""

@@ -37,24 +37,24 @@ _sha256 = hashlib.sha256
 
 
 def first_sum(run_id: str) -> str:
-    """The sum a run's first record is chained to."""
+    """Return the sum a run's first record is chained to."""
     return hashlib.sha256(run_id.encode()).hexdigest()[:SUM_CHARS]
 
 
 def chained(previous: str, body: bytes) -> str:
-    """The sum of a record."""
+    """Return the sum of a record."""
     return hashlib.sha256(previous.encode() + body).hexdigest()[:SUM_CHARS]
 
 
 def encode_line(content: bytes, previous: str, seq: int, acked: int) -> tuple[bytes, str]:
-    """The line of one encoded JSON object, and its sum."""
+    """Return the line of one encoded JSON object, and its sum."""
     body = b',"seq":%d,"ack":%d,%b' % (seq, acked, content[1:])
     sum_ = chained(previous, body)
     return b'%b%b"%b\n' % (_PREFIX, sum_.encode(), body), sum_
 
 
 def encode(events: Sequence[Event], previous: str, seq: int, acked: int) -> tuple[bytes, str]:
-    """The lines of these events, numbered from `seq`, and the sum of the last. Written out: every step pays for it."""
+    """Return the lines of these events, numbered from `seq`, and the last sum. Written out: every step pays for it."""
     sum_ = previous.encode()
     ack = b',"ack":%d,' % acked
     lines = []
@@ -147,13 +147,13 @@ def _fault(line: bytes, here: Position) -> str:
 
 
 def first_line(data: bytes) -> bytes | None:
-    """The first whole line of a segment, if there is one."""
+    """Return the first whole line of a segment, if there is one."""
     stop = data.find(b"\n")
     return data[:stop] if stop >= 0 else None
 
 
 def sum_of(line: bytes) -> str:
-    """The sum a verified line carries."""
+    """Return the sum a verified line carries."""
     return line[len(_PREFIX) : _BODY - 1].decode()
 
 
@@ -202,7 +202,7 @@ def _decoder() -> msgspec.json.Decoder[Event]:
 
 
 def wanted(tags: Collection[str], step: str) -> re.Pattern[bytes]:
-    """Finds where records of these kinds about a step say so; begins with plain bytes, which are skipped to fast."""
+    """Return a pattern for records of these kinds about a step; it begins with plain bytes, which are skipped to fast."""
     kinds = b"|".join(re.escape(tag.encode()) for tag in tags)
     return re.compile(rb'"event":"(?:%b)","at":"[^"\n]*","step":%b[,}]' % (kinds, re.escape(_encode(step))))
 
@@ -223,7 +223,7 @@ def decode(line: bytes) -> Event:
 
 
 def decode_all(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Event]]:
-    """The records of verified lines; raises Undecodable for one that is not an event to this version."""
+    """Yield the records of verified lines; raise Undecodable for one that is not an event to this version."""
     for seq, line in lines:
         try:
             yield seq, _decoder().decode(line)

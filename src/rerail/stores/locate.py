@@ -53,7 +53,7 @@ def reject_foreign(path: str) -> None:
 
 
 def find_upward(start: str) -> str | None:
-    """The nearest `.rerail` at or above a directory, not beyond the git root or the home directory."""
+    """Return the nearest `.rerail` at or above a directory, not beyond the git root or the home directory."""
     home = os.path.realpath(os.path.expanduser("~"))
     here = os.path.realpath(start)
     while True:

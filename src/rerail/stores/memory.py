@@ -45,7 +45,7 @@ class _Kept:
 
 
 def found(events: Sequence[Event], tags: Collection[str], step: str) -> Iterator[Event]:
-    """The events of these kinds about a step."""
+    """Return the events of these kinds about a step."""
     return (event for event in events if event.__struct_config__.tag in tags and getattr(event, "step", "") == step)
 
 

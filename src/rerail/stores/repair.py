@@ -113,7 +113,7 @@ def _save(path: str, evidence: str, data: bytes) -> None:
 
 
 def _next_number(path: str, run_id: str) -> int:
-    """The number of a segment that there never was: not even one that is lost, and which something still speaks of."""
+    """Return the number of a segment that never existed: not even one that is lost and still referred to."""
     known = [*segments.numbers(path), segments.witness(path), *(number for number, _ in segments.evidence(path))]
     for place in _places(path):
         known += [covered.segment for _, _, covered in _snapshots(place, run_id)]
@@ -139,7 +139,7 @@ def _suspects(path: str, state: RunState) -> tuple[str, ...]:
 
 
 def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
-    """The newest state that can be proved, with where it came from."""
+    """Return the newest state that can be proved, with where it came from."""
     header: RunHeader | None = None
     candidates: list[tuple[int, RunState, str]] = []
     for place in _places(path):
@@ -167,7 +167,7 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
 
 
 def _folded(lines: list[tuple[int, bytes]], start: RunState | None) -> RunState:
-    """The state after all records that can be true: up to the first that cannot have happened."""
+    """Return the state after all records that can be true: up to the first that cannot have happened."""
     state = RunState() if start is None else start
     with contextlib.suppress(IllegalEvent):
         fold(_decodable(lines), state)

@@ -90,7 +90,7 @@ def file_name(number: int) -> str:
 
 
 def numbers(directory: str) -> list[int]:
-    """The numbers of the segments there are, ascending."""
+    """Return the numbers of the segments there are, ascending."""
     try:
         entries = os.listdir(directory)
     except OSError as error:
@@ -141,7 +141,7 @@ def bear_witness(directory: str, number: int) -> None:
 
 
 def witness(directory: str) -> int:
-    """The number of the newest segment that is known to have been durable; 0 if nothing tells."""
+    """Return the number of the newest segment that is known to have been durable; 0 if nothing tells."""
     try:
         return os.lstat(os.path.join(directory, BEGUN)).st_size
     except OSError:
@@ -174,9 +174,9 @@ def evidence(directory: str) -> list[tuple[int, str]]:
 def salvage(
     directory: str, run_id: str, covered: Coverage | None = None
 ) -> tuple[list[tuple[int, bytes]], Opening | None]:
-    """The records before the first damage, and the opening they rest on; with `covered` those that follow a snapshot.
+    """Return the records before the first damage, and the opening they rest on.
 
-    Never raises for damage.
+    With `covered`, only those that follow a snapshot. Never raises for damage.
     """
     lines: list[tuple[int, bytes]] = []
     root: Opening | None = None
@@ -205,7 +205,7 @@ def salvage(
 
 
 def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
-    """Records of journals that a repair put aside which were proved when it did: the state it went on from has them."""
+    """Return the proved records of journals that a repair quarantined: the state it continued from has them."""
     found: list[tuple[int, bytes]] = []
     put_aside = evidence(directory)
     for number, place in put_aside:
@@ -242,7 +242,7 @@ def _read(directory: str, run_id: str, number: int) -> _Segment:
 
 
 def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
-    """The opening of a segment if its own checksum holds, else None."""
+    """Return the opening of a segment if its own checksum holds, else None."""
     line = journal.first_line(data)
     if line is None:
         return None
@@ -266,7 +266,7 @@ class _OpeningVersion(msgspec.Struct, kw_only=True):
 
 
 def _linked(found: Sequence[_Segment], run_id: str, durable_to: int, notices: list[str]) -> list[_Segment]:
-    """The segments that count, oldest first, each sealed where its successor continues.
+    """Return the segments that count, oldest first, each sealed where its successor continues.
 
     Those up to number `durable_to` are known to have been synced.
     """
@@ -418,7 +418,7 @@ class SearchRange(msgspec.Struct, frozen=True):
 
 
 def find(directory: str, run_id: str, extent: SearchRange, tags: Collection[str], step: str) -> Iterator[Event]:
-    """The records of these kinds about a step."""
+    """Yield the records of these kinds about a step."""
     pattern = journal.wanted(tags, step)
     first, offset = extent.since
     if first == 0 and any(entry.startswith("evidence-") for entry in os.listdir(directory)):
@@ -435,7 +435,7 @@ def find(directory: str, run_id: str, extent: SearchRange, tags: Collection[str]
 
 
 def folded(chain: Chain, run_id: str, start: RunState | None) -> RunState:
-    """The state a journal tells of, from its beginning or from where a snapshot stands."""
+    """Return the state a journal tells of, from its beginning or from where a snapshot stands."""
     try:
         return fold(decoded(chain, run_id), start)
     except IllegalEvent as error:

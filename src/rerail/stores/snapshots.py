@@ -31,7 +31,7 @@ class _CheckpointVersion(msgspec.Struct, kw_only=True):
 
 
 def encode(checkpoint: Checkpoint, covered: Coverage) -> bytes:
-    """The bytes of checkpoint.json."""
+    """Return the bytes of checkpoint.json."""
     compact = b'%b,"journal":%b}' % (_encode(checkpoint)[:-1], _encode(covered))
     content = msgspec.json.format(compact, indent=2)
     digest = hashlib.sha256(content).hexdigest()

@@ -206,7 +206,7 @@ class DirectoryRunWriter:
         self._pending.clear()
 
     def _acked_digest(self, end: SegmentEnd) -> str:
-        """The digest of the part of a given-up segment that counts; read back, as the rest was lost."""
+        """Return the digest of the part of a given-up segment that counts; read back, as the rest was lost."""
         data = durable.read_file(os.path.join(self.path, segments.file_name(end.segment)))
         return hashlib.sha256(data[: end.length]).hexdigest()
 

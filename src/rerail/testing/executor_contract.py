@@ -28,7 +28,7 @@ _LONG = 20.0  # seconds after which something that should have happened has not
 
 
 def attempt(unit: str, place: Path, **more: Any) -> Attempt:
-    """An attempt that runs in a directory and has its channel there."""
+    """Return an attempt that runs in a directory and has its channel there."""
     channel = str(place / unit)
     env = {"RERAIL_OUTPUT": channel + OUTPUT, "RERAIL_METRICS": channel + METRICS, **more.pop("env", {})}
     settings: dict[str, Any] = {"number": 1, "action": Call(target=unit), "timeout": None, "log_name": f"{unit}.1"}
@@ -36,7 +36,7 @@ def attempt(unit: str, place: Path, **more: Any) -> Attempt:
 
 
 def script(text: str) -> ProcessWork:
-    """A shell script as work."""
+    """Return a shell script as work."""
     return ProcessWork(argv=("/bin/sh", "-c", text))
 
 
@@ -69,7 +69,7 @@ def is_gone(pid: int) -> bool:
 
 
 def _pid_in(executor: Executor, path: Path) -> int:
-    """What a process has written down of itself, once it has."""
+    """Wait until a process has written its pid to a file, and return it."""
     until = time.monotonic() + _LONG
     while not (path.exists() and path.read_text().strip()) and time.monotonic() < until:
         executor.wait(lambda: 0.02)

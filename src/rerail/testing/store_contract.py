@@ -29,7 +29,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
 def header(run_id: str = "r1") -> RunHeader:
-    """A header for tests of stores."""
+    """Return a header for tests of stores."""
     return RunHeader(
         format=HEADER.version,
         run_id=run_id,
@@ -43,12 +43,12 @@ def header(run_id: str = "r1") -> RunHeader:
 
 
 def started() -> RunStarted:
-    """The opening event of a new run."""
+    """Return the opening event of a new run."""
     return RunStarted(at=AT, owner=processes.identity(AT), pipeline_sha256="", options=RunOptions(parallel=3), steps=2)
 
 
 def resumed() -> RunResumed:
-    """The opening event of a later life."""
+    """Return the opening event of a later invocation."""
     return RunResumed(at=AT, owner=processes.identity(AT), pipeline_sha256="", options=RunOptions(), steps=2)
 
 
