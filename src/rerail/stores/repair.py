@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -130,7 +131,7 @@ def _suspects(path: str, state: RunState) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for number in segments.numbers(path):
         data = durable.read_file(os.path.join(path, segments.file_name(number)))
-        for line in data.split(b"\n"):
+        for line in io.BytesIO(data):
             step = _STEP.search(line)
             seq = _SEQ.search(line)
             if step and (seq is None or int(seq[1]) > state.seq):
@@ -144,7 +145,8 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
     candidates: list[tuple[int, RunState, str]] = []
     for place in _places(path):
         found = "" if place == path else os.path.basename(place)
-        lines, opening = segments.salvage(place, run_id)
+        kept: dict[int, segments.Segment] = {}  # there may be many checkpoints, and gigabytes of journal
+        lines, opening = segments.salvage(place, run_id, kept=kept)
         header = header or (opening.header if opening else _header_file(place))
         if lines:
             base = state_of(opening.base) if opening and opening.base else None
@@ -152,7 +154,7 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
             candidates.append((state.seq, state, f"the journal before the damage{found and f', in {found}'}"))
         for name, checkpoint, covered in _snapshots(place, run_id):
             # What follows the snapshot may be whole although something before it is not.
-            later, _ = segments.salvage(place, run_id, covered)
+            later, _ = segments.salvage(place, run_id, covered, kept)
             state = _folded(later, state_of(checkpoint))
             source = os.path.join(found, name)
             candidates.append((state.seq, state, f"{source} and the journal after it" if later else source))

@@ -78,7 +78,9 @@ class Chain(msgspec.Struct, kw_only=True):
     lengths: dict[int, int] = {}  # segment number: counted bytes, oldest first
 
 
-class _Segment(msgspec.Struct, kw_only=True):
+class Segment(msgspec.Struct, kw_only=True):
+    """One file of the journal, read."""
+
     number: int
     data: bytes
     opening: Opening | None
@@ -172,16 +174,18 @@ def evidence(directory: str) -> list[tuple[int, str]]:
 
 
 def salvage(
-    directory: str, run_id: str, covered: Coverage | None = None
+    directory: str, run_id: str, covered: Coverage | None = None, kept: dict[int, Segment] | None = None
 ) -> tuple[list[tuple[int, bytes]], Opening | None]:
     """Return the records before the first damage, and the opening they rest on.
 
-    With `covered`, only those that follow a snapshot. Never raises for damage.
+    With `covered`, only those that follow a snapshot. Never raises for damage. Segments that are `kept` are not read
+    again by the next call about the same directory.
     """
+    kept = {} if kept is None else kept
     lines: list[tuple[int, bytes]] = []
     root: Opening | None = None
     for number in numbers(directory):
-        segment = _read(directory, run_id, number)
+        segment = kept[number] = kept.get(number) or _read(directory, run_id, number)
         opening = segment.opening
         if covered is not None and number <= covered.segment:
             if number == covered.segment:
@@ -230,7 +234,7 @@ def _continues(lines: list[tuple[int, bytes]], after: SegmentEnd, root: Opening 
     return any(seq == after.seq and journal.sum_of(line) == after.sum for seq, line in reversed(lines))
 
 
-def _read(directory: str, run_id: str, number: int) -> _Segment:
+def _read(directory: str, run_id: str, number: int) -> Segment:
     path = os.path.join(directory, file_name(number))
     try:
         data = durable.read_file(path)
@@ -238,7 +242,7 @@ def _read(directory: str, run_id: str, number: int) -> _Segment:
         raise StateUnreadable(
             f"{path}: cannot be read: {error.strerror}", hint=f"rerail resume {run_id}, once it can be read"
         ) from error
-    return _Segment(number=number, data=data, opening=_opening(data, run_id, number))
+    return Segment(number=number, data=data, opening=_opening(data, run_id, number))
 
 
 def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
@@ -265,13 +269,13 @@ class _OpeningVersion(msgspec.Struct, kw_only=True):
     after: SegmentEnd | None = None
 
 
-def _linked(found: Sequence[_Segment], run_id: str, durable_to: int, notices: list[str]) -> list[_Segment]:
+def _linked(found: Sequence[Segment], run_id: str, durable_to: int, notices: list[str]) -> list[Segment]:
     """Return the segments that count, oldest first, each sealed where its successor continues.
 
     Those up to number `durable_to` are known to have been synced.
     """
     by_number = {segment.number: segment for segment in found}
-    chain: list[_Segment] = []
+    chain: list[Segment] = []
     for segment in reversed(found):
         if chain:
             break
@@ -296,7 +300,7 @@ def _linked(found: Sequence[_Segment], run_id: str, durable_to: int, notices: li
     return chain
 
 
-def _agrees(chain: list[_Segment], covered: Coverage) -> bool:
+def _agrees(chain: list[Segment], covered: Coverage) -> bool:
     """Whether the bytes the snapshot stands for are the very bytes there are: one pass, nothing decoded."""
     known = {segment.number for segment in chain}
     if covered.segment not in known:
@@ -313,7 +317,7 @@ def _agrees(chain: list[_Segment], covered: Coverage) -> bool:
     return True
 
 
-def _from_snapshot(chain: list[_Segment], run_id: str, covered: Coverage, newest: int, notices: list[str]) -> Chain:
+def _from_snapshot(chain: list[Segment], run_id: str, covered: Coverage, newest: int, notices: list[str]) -> Chain:
     start = Position(offset=covered.offset, seq=covered.seq, sum=covered.sum)
     rest = [segment for segment in chain if segment.number >= covered.segment]
     result = _walk(rest, start, run_id, covered, newest, notices)
@@ -324,7 +328,7 @@ def _from_snapshot(chain: list[_Segment], run_id: str, covered: Coverage, newest
     return result
 
 
-def _from_start(chain: list[_Segment], run_id: str, covered: Coverage | None, newest: int, notices: list[str]) -> Chain:
+def _from_start(chain: list[Segment], run_id: str, covered: Coverage | None, newest: int, notices: list[str]) -> Chain:
     opening = chain[0].opening
     assert opening is not None  # _linked keeps only segments that open
     if opening.after is not None:
@@ -337,7 +341,7 @@ def _from_start(chain: list[_Segment], run_id: str, covered: Coverage | None, ne
 
 
 def _walk(
-    chain: list[_Segment],
+    chain: list[Segment],
     start: Position,
     run_id: str,
     covered: Coverage | None,
@@ -349,7 +353,9 @@ def _walk(
     here = start
     got = journal.VerifiedLines(lines=[], end=start)
     for segment in chain:
-        data = segment.data if segment.sealed < 0 else segment.data[: segment.sealed]
+        if segment.sealed >= 0:
+            segment.data = segment.data[: segment.sealed]  # in its place: it may be gigabytes
+        data = segment.data
         if segment is not chain[0] or start.offset == 0:
             here = _after_opening(data, here)
         got = journal.verify(data, here)
@@ -386,7 +392,7 @@ def _after_opening(data: bytes, before: Position) -> Position:
 
 
 def _judge(
-    segment: _Segment, data: bytes, bad: journal.JournalFault, run_id: str, covered: Coverage | None, notices: list[str]
+    segment: Segment, data: bytes, bad: journal.JournalFault, run_id: str, covered: Coverage | None, notices: list[str]
 ) -> None:
     """Torn or damaged? Damaged if it was ever known to be on the disk."""
     where, at = file_name(segment.number), bad.at
@@ -397,7 +403,7 @@ def _judge(
     notices.append(f"{where}: the last record is incomplete (torn write); {lost} bytes at byte {at.offset} ignored")
 
 
-def _check_seal(segment: _Segment, here: Position, chain: list[_Segment], run_id: str) -> None:
+def _check_seal(segment: Segment, here: Position, chain: list[Segment], run_id: str) -> None:
     if segment is chain[-1]:
         return
     following = chain[chain.index(segment) + 1].opening
