@@ -68,6 +68,10 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
 class RunLogs(Protocol):
     """The logs of a run, read while they may be written. A log that cannot be read is like one that is empty."""
 
+    @property
+    def directory(self) -> str:
+        """The local directory that people find them in; '' if there is none."""
+
     def files(self) -> list[LogFile]:
         """List all logs, the one that was written to longest ago first."""
 

@@ -13,12 +13,12 @@ class DirectoryLogs:
     """Logs as files below a directory."""
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
+        self.directory = directory
 
     def files(self) -> list[LogFile]:
         found = []
         with contextlib.suppress(OSError):
-            for name in os.listdir(self._directory):
+            for name in os.listdir(self.directory):
                 file = self.stat(name)
                 if file is not None:
                     found.append(file)
@@ -26,14 +26,14 @@ class DirectoryLogs:
 
     def stat(self, name: str) -> LogFile | None:
         try:
-            status = os.stat(os.path.join(self._directory, name))
+            status = os.stat(os.path.join(self.directory, name))
         except OSError:
             return None
         return LogFile(name=name, size=status.st_size, modified=status.st_mtime_ns)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         try:
-            with durable.open_to_read(os.path.join(self._directory, name)) as file:
+            with durable.open_to_read(os.path.join(self.directory, name)) as file:
                 file.seek(offset)
                 return file.read(size)
         except OSError:

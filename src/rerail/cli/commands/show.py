@@ -95,8 +95,8 @@ def _drop_internal(data: dict[str, Any]) -> None:
 
 
 def _logs_hint(store: Store, run_id: str) -> str:
-    where = store.directory(run_id)
-    return f"rerail logs {run_id}  ({where}/logs)" if where else f"rerail logs {run_id}"
+    where = store.logs(run_id).directory
+    return f"rerail logs {run_id}  ({where})" if where else f"rerail logs {run_id}"
 
 
 def _with_states(checkpoint: Checkpoint, store: Store) -> Checkpoint:

@@ -48,6 +48,17 @@ def test_a_second_run_that_would_write_the_same_path_is_refused(project: Project
     project.rerail("run", "pipeline.yaml", "-p", "topic=sea", "--id", "sea", check=0)
 
 
+def test_a_run_that_was_killed_and_deleted_claims_nothing(project: Project) -> None:
+    project.pipeline(BOOK)
+    sun = start(project, "sun")
+    sun.kill()
+    sun.communicate()
+    project.rerail("delete", "sun", "--yes", check=0)
+    (project.root / "go-sea").touch()
+
+    project.rerail("run", "pipeline.yaml", "-p", "topic=sea", "--id", "sea", check=0)
+
+
 def test_paths_that_differ_by_a_param_do_not_meet(project: Project) -> None:
     project.pipeline(
         BOOK.replace("[book.txt]", '["book-${{ params.topic }}.txt"]').replace("book.txt", "book-${{ params.topic }}.txt")
