@@ -151,7 +151,7 @@ def test_what_nobody_can_have_meant_is_refused(tmp_path: Path, monkeypatch: pyte
     for number in range(100):
         (tmp_path / f"f{number}").touch()
     monkeypatch.setattr(walker, "MAX_ENTRIES", 99)
-    with pytest.raises(ItemListError, match="more than 99 files and directories to look at"):
+    with pytest.raises(ItemListError, match="more than 99 files and directories to scan"):
         item_sources.read(Source(kind="glob", value="nothing*"), NOTHING, str(tmp_path))
     monkeypatch.setattr(walker, "MAX_ENTRIES", 100)
     monkeypatch.setattr(item_sources, "MAX_ITEMS", 99)

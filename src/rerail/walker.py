@@ -68,7 +68,7 @@ def matching(
         for entry in _entries(os.path.join(root, path), tolerant=tolerant):
             looked += 1
             if looked > MAX_ENTRIES:
-                raise TooManyEntries(f"{pattern}: there are more than {MAX_ENTRIES} files and directories to look at")
+                raise TooManyEntries(f"{pattern}: more than {MAX_ENTRIES} files and directories to scan")
             if looked % _AT_A_TIME == 1 and is_stopping():
                 raise Stopped
             if entry.name.startswith(".") and not part.startswith("."):

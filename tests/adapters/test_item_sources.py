@@ -79,8 +79,8 @@ BAD = [
     ("{over: {command: 'echo {', as: json}}", "not JSON"),
     ('{over: "${{ params.text }}"}', "`over` must evaluate to a list, not text"),
     ('{over: [{id: a}, {no: b}], key: "${{ item.id }}"}', "the key of item 2"),
-    ("{over: [a, b, a]}", "the key 'a' stands for 2 items, number 1 and 3"),
-    ('{over: [{id: 1, n: 1}, {id: 1, n: 2}], key: "${{ item.id }}"}', "the key '1' stands for 2 items"),
+    ("{over: [a, b, a]}", "the key 'a' names 2 items, numbers 1 and 3"),
+    ('{over: [{id: 1, n: 1}, {id: 1, n: 2}], key: "${{ item.id }}"}', "the key '1' names 2 items"),
     ("{over: {json: nul.json}}", "holds a NUL character"),
     ("{over: {json: huge.json}}", "100000 at most: write it to a file"),
     ('{over: [a], limit: "${{ params.text }}"}', "`limit` must evaluate to a whole number"),
@@ -121,5 +121,5 @@ steps:
 """)
     done = project.rerail("run", "pipeline.yaml", check=0)
 
-    assert "m: there are no items" in done.stderr
+    assert "m: no items" in done.stderr
     assert ledger(project) == ["0 0"]

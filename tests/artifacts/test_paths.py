@@ -21,7 +21,7 @@ from tests.pipelines import pipeline
         ("[a/../../out.txt]", "is outside the project"),
         ("[.rerail/x]", "is in rerail's own directory"),
         ("[.]", "cannot be an artifact"),
-        ("[out.txt, ./out.txt]", "stands twice"),
+        ("[out.txt, ./out.txt]", "is listed twice"),
         ("[{path: x, min_sise: 3}]", "did you mean `min_size`?"),
         ("[{min_size: 3}]", "has no `path`"),
         ("[{path: x, min_size: big}]", "must be bytes or a size"),

@@ -98,5 +98,5 @@ def test_an_artifact_that_cannot_be_read_fails_its_step(project: Project) -> Non
     done = as_somebody(project, "run", "pipeline.yaml")
 
     assert done.returncode == 1
-    assert "cannot be read or kept" in done.stderr
+    assert "cannot be read or copied" in done.stderr
     assert "d/x: Permission denied" in done.stderr

@@ -260,7 +260,7 @@ def test_a_part_of_the_state_that_everybody_may_write_to_is_refused(project: Pro
     path.chmod(0o777)
     (project.root / "go").touch()
 
-    assert "everybody may write there" in project.rerail("resume", "r", check=STATE_ERROR).stderr
+    assert "everybody may write to" in project.rerail("resume", "r", check=STATE_ERROR).stderr
     path.chmod(0o700)
     project.rerail("resume", "r", check=0)
     assert project.ledger() == ["one"]

@@ -121,7 +121,7 @@ def test_a_state_directory_that_everybody_may_write_to_is_refused(project: Proje
     (project.root / ".rerail").chmod(0o777)
 
     for refused in (project.rerail("resume", "r", check=6), project.rerail("run", "pipeline.yaml", check=6)):
-        assert "everybody may write there" in refused.stderr
+        assert "everybody may write to" in refused.stderr
     (project.root / ".rerail" / ".gitignore").chmod(0o777)  # as where there are no permissions at all: not to be helped
     (project.root / "ok").touch()
     project.rerail("resume", "r", check=0)

@@ -52,7 +52,7 @@ FILES = {
     ("a bomb in an expression", "2000 at most"): "steps: [{run: 'echo ${{ " + "(" * 3000 + "1" + ")" * 3000 + " }}'}]",
     ("an escape attempt", "no param `__class__`"): "steps: [{run: 'echo ${{ params.__class__.__mro__ }}'}]",
     ("half an expression", "`${{` has no `}}`"): "steps: [{run: 'echo ${{ 1 + '}]",
-    ("many problems", "problems more"): "steps:\n" + "".join(f"  - {{rum: x, id: 'bad id {n}'}}\n" for n in range(2000)),
+    ("many problems", "more problems"): "steps:\n" + "".join(f"  - {{rum: x, id: 'bad id {n}'}}\n" for n in range(2000)),
     ("a circle of five thousand", "dependency cycle"): "steps:\n"
     + "".join(f"  - {{id: s{n}, run: x, needs: [s{(n + 1) % 5000}]}}\n" for n in range(5000)),
     ("latin-1", "not UTF-8"): b"name: caf\xe9".decode("latin-1"),
@@ -62,7 +62,7 @@ FILES = {
     ("a script without end", "a script with expressions may have"): "steps: [{run: 'echo ${{1}}"
     + "x " * 1_000_000
     + "'}]",
-    ("a need that steers the terminal", "no step `\\x1b[2J`"): 'steps: [{run: x, needs: ["\\e[2J"]}]',
+    ("a need that steers the terminal", "unknown step `\\x1b[2J`"): 'steps: [{run: x, needs: ["\\e[2J"]}]',
     ("a long circle", "(8990 more)"): "steps:\n"
     + "".join(f"  - {{id: s{n}, run: x, needs: [s{(n + 1) % 9_000}]}}\n" for n in range(9_000)),
 }

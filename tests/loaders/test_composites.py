@@ -46,16 +46,16 @@ BAD = [
     ("steps: [{id: s, map: {over: {json: x, path: '$.a[?(@.b)]'}}, steps: [{run: x}]}]", "conditions go into `filter`"),
     ("steps: [{id: s, map: {over: [1], max_failures: 101%}, steps: [{run: x}]}]", "between 0% and 100%"),
     ("steps: [{id: s, map: {over: [1], parallel: 0}, steps: [{run: x}]}]", "at least 1"),
-    ("steps: [{id: s, map: {over: [1]}, timeout: 3s, steps: [{run: x}]}]", "`timeout` of step `s` goes into the steps"),
+    ("steps: [{id: s, map: {over: [1]}, timeout: 3s, steps: [{run: x}]}]", "`timeout` of step `s` belongs to the steps"),
     ("steps: [{id: s, loop: {until: 'true'}, steps: [{run: x}]}]", "has no `max_iterations`"),
     ("steps: [{id: s, loop: {max_iterations: 2, until: steps.x.status}, steps: [{run: x}]}]", "no step `x`"),
-    ("steps: [{id: s, loop: {max_iterations: 2}, steps: [{run: 'echo ${{ item }}'}]}]", "there is no `item` here"),
-    ("steps: [{id: s, run: 'echo ${{ loop.iteration }}'}]", "there is no `loop` here"),
-    ("steps: [{id: s, run: x, steps: [{run: y}]}]", "goes with `map` and `loop` only"),
+    ("steps: [{id: s, loop: {max_iterations: 2}, steps: [{run: 'echo ${{ item }}'}]}]", "`item` exists only in"),
+    ("steps: [{id: s, run: 'echo ${{ loop.iteration }}'}]", "`loop` exists only in"),
+    ("steps: [{id: s, run: x, steps: [{run: y}]}]", "is only for `map` and `loop`"),
     ("steps: [{run: x}]\nfinally: [{map: {over: [1]}, steps: [{run: y}]}]", "`map` makes no sense in `finally`"),
     (
         "steps: [{id: s, map: {over: [1]}, steps: [{id: a, run: x}, {id: b, needs: [c], run: x}]}]",
-        "no step `c`; there is a, b",
+        "unknown step `c` (steps: a, b)",
     ),
     (
         "steps: [{id: s, map: {over: [1]}, steps: [{id: a, run: 'echo ${{ steps.b.status }}'}, {id: b, run: x}]}]",
@@ -65,7 +65,7 @@ BAD = [
         "steps: [{id: s, needs: [], map: {over: '${{ steps.t.outputs.x }}'}, steps: [{run: x}]}, {id: t, run: x}]",
         "step `t` may not have run yet",
     ),
-    ("steps: [" + "{map: {over: [1]}, steps: [" * 9 + "{run: x}" + "]}" * 9 + "]", "inside 8 others already"),
+    ("steps: [" + "{map: {over: [1]}, steps: [" * 9 + "{run: x}" + "]}" * 9 + "]", "nested deeper than 8 levels"),
 ]
 
 

@@ -91,7 +91,7 @@ steps:
         "must be module:function",
         "must be a duration such as 30s",
         "needs exactly one of run, python, write, approve, map, loop, pipeline; it has none",
-        "no step `ghost`",
+        "unknown step `ghost`",
         "at least 1",
     ):
         assert words in text
@@ -136,7 +136,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ('steps: [{run: "a\\0b"}]\n', "NUL"),
         ("steps: [{run: 'echo ${{ params.x }}'}]", "1:21: `params.x`: no param `x`"),
         ("steps: [{run: 'echo ${{ params.x'}]", "1:21: `${{` has no `}}`"),
-        ("steps: [{run: 'echo `${{ run.id }}`'}]", "cannot stand in `backticks`"),
+        ("steps: [{run: 'echo `${{ run.id }}`'}]", "cannot be in `backticks`"),
         ("steps: [{run: x, when: y}]", "1:24: `y`: unknown name `y`"),
         ("steps: [{run: x, when: 1 +}]", "unexpected"),
         ("steps: [{id: a, run: x}, {id: b, run: x, needs: [], when: steps.a.status}]", "add it to `needs`"),
@@ -146,7 +146,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("steps: [{id: 'a/b', run: x}]", "cannot be a step id"),
         ("steps: [{run: ''}]", "is empty"),
         ("steps: [{run: x, write: {path: a, content: b}}]", "it has `run` and `write`"),
-        ("steps: [{run: x, with: {a: 1}}]", "goes with `python` and `pipeline` only"),
+        ("steps: [{run: x, with: {a: 1}}]", "is only for `python` and `pipeline`"),
         ("? [a, b]\n: c", "a key must be text"),
     ],
 )

@@ -49,7 +49,7 @@ def test_state_that_is_removed_mid_run_stops_the_run(project: Project, what: str
     project.pipeline(pipeline(step("a", note(remove)), step("b", note())))
     stopped = project.rerail("run", "pipeline.yaml", "--id", "r", check=6)
 
-    assert "was removed or replaced while the run was going on" in stopped.stderr
+    assert "was removed or replaced while the run was running" in stopped.stderr
     assert project.ledger() == ["a"]
 
 
@@ -73,7 +73,7 @@ def test_two_owners_of_one_run_do_not_both_go_on(project: Project, replace: str)
     _, said = process.communicate(timeout=120)
 
     assert process.returncode == 6
-    assert "was removed or replaced while the run was going on" in said
+    assert "was removed or replaced while the run was running" in said
     project.rerail("resume", "r", check=0)
     assert project.ledger() == ["a", "a", "b"]
     project.rerail("verify", "r", check=0)

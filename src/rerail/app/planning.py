@@ -308,7 +308,7 @@ def _load_again(path: str, run_id: str) -> tuple[Pipeline, bytes]:
     try:
         return load(path)
     except PipelineInvalid as error:
-        raise PipelineInvalid(error.problems, hint=f"rerail resume {run_id}, once it is corrected") from None
+        raise PipelineInvalid(error.problems, hint=f"correct it, then: rerail resume {run_id}") from None
 
 
 def _frozen(store: Store, recording: LoadedRun) -> bytes | None:

@@ -90,7 +90,7 @@ def newest_unfinished(store: Store) -> str | None:
     """Return the run that `resume` continues if none is named; None if every run is completed."""
     runs = newest_first(store)
     if not runs:
-        raise RunNotFound(f"there are no runs in {store.url}", hint="rerail run PIPELINE")
+        raise RunNotFound(f"no runs in {store.url}", hint="rerail run PIPELINE")
     index = store.index()
     for run_id in runs:
         if not _is_known_completed(index, run_id) and store.read(run_id).state.status != "completed":

@@ -173,7 +173,7 @@ class Auditor:
             if tree_digest(entries_of(found, readings)) == record.sha256:
                 return []
             names += [entry.path for entry in found.others if entry.kind == "link"]
-        detail = "the list of what was in it is lost"
+        detail = "its list of files is lost"
         return [
             Flaw(
                 entry=AuditEntry(path=name),

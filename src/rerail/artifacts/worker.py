@@ -202,14 +202,14 @@ class ThreadedArtifactWorker:
                 looked = FileCheck(
                     unit=job.unit,
                     purpose=purpose,  # type: ignore[arg-type]
-                    problem=f"its artifacts cannot be read or kept: {what}"
+                    problem=f"its artifacts cannot be read or copied: {what}"
                     if purpose == "artifacts"
                     else f"cannot be read: {what}",
                     unkept=self._is_ours(error),
                 )
             except Exception as error:  # noqa: BLE001 - the engine waits for an answer in any case
                 what = f"{type(error).__name__}: {error}"
-                looked = FileCheck(unit=job.unit, purpose=purpose, problem=f"cannot be looked at: {what}")  # type: ignore[arg-type]
+                looked = FileCheck(unit=job.unit, purpose=purpose, problem=f"cannot be checked: {what}")  # type: ignore[arg-type]
             self._finished.put(looked)
             self._wake()
 

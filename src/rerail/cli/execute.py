@@ -80,7 +80,7 @@ def changes_option() -> Decorator:
 
 def driving_options(command: Any) -> Any:
     for option in (
-        click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps at once."),
+        click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps in parallel."),
         click.option("--from", "start", default="", metavar="STEP", help="Rerun STEP and everything after it."),
         click.option("--until", default="", metavar="STEP", help="Stop when STEP is done."),
         click.option("--budget-usd", type=Dollars(), metavar="X", help="Pause once this budget is spent."),

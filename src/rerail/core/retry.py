@@ -86,7 +86,7 @@ def decide(step: Step, failure: FailureFacts, facts: RetryFacts) -> RetryDecisio
     if limit is not None and _may_wait(step):
         return _after_refusal(step, limit, facts)
     if policy.on and not any(_matches(condition, failure, limit) for condition in policy.on):
-        return RetryDecision(delay=None, why="not what `retry.on` names")
+        return RetryDecision(delay=None, why="not listed in `retry.on`")
     if facts.failures >= policy.attempts:
         why = f"all {policy.attempts} attempts failed" if policy.attempts > 1 else "no retry"
         return RetryDecision(delay=None, why=why)

@@ -253,7 +253,7 @@ def _fill(fd: int, source: int, sha256: str) -> None:
         if not cloned:
             write_on(fd, chunk)
     if digest.hexdigest() != sha256:
-        raise ValueError("the copy in the content store is not what it should be")
+        raise ValueError("the copy in the content store is corrupt")
 
 
 def _remove_at(name: str, parent: int) -> None:

@@ -71,6 +71,6 @@ class Commits:
         uncommitted = self._tools.uncommitted(self._directory(task))
         what = f"changed and not committed: {', '.join(uncommitted)}" if uncommitted else "nothing was changed either"
         if not head:
-            what = "there is no git work tree with a commit here"
+            what = "no git work tree with a commit here"
         message = f"commit_required, but no commit was created; {what}"
         return msgspec.structs.replace(outcome, status="failed", type="CommitRequired", message=message, outputs={})

@@ -67,7 +67,7 @@ class Recorder:
         masked = mask.struct(event)
         if isinstance(event, StepCompleted) and isinstance(masked, StepCompleted) and masked is not event:
             if masked.outputs != event.outputs:
-                self.warn(f"{name(event.unit)}: its outputs held a secret, which is masked for everybody who reads them")
+                self.warn(f"{name(event.unit)}: its outputs held a secret, which is masked")
             if len(masked.metrics) < len(event.metrics):
                 self.warn(f"{name(event.unit)}: a metric held a secret and is not counted")
         return masked

@@ -145,7 +145,7 @@ def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest
     if recorder.degraded:
         stopped = StateUnwritable(
             f"{recorder.degraded}: stopped while the state can still be written",
-            hint=f"rerail resume {spec.header.run_id}, once there is room",
+            hint=f"free some space, then: rerail resume {spec.header.run_id}",
         )
         return RunResult(status="interrupted", reason=recorder.degraded, lost=stopped)
     if stop.signal is not None:

@@ -39,7 +39,7 @@ def read_action(fields: Fields, problems: Problems) -> Action:
         return Run(script="")
     for key, kinds in (("with", ("python", "pipeline")), ("steps", ("map", "loop"))):
         if given[0] not in kinds and fields.has(key):
-            problems.add(fields.node, f"`{key}` of {fields.what} goes with `{kinds[0]}` and `{kinds[1]}` only")
+            problems.add(fields.node, f"`{key}` of {fields.what} is only for `{kinds[0]}` and `{kinds[1]}`")
     if given[0] in CONTROLLERS:
         return _controller(fields, given[0], problems)
     return _plain(fields, given[0], problems)

@@ -29,7 +29,7 @@ def read_artifacts(fields: Fields, key: str, problems: Problems) -> tuple[Artifa
     children = node.value if isinstance(node.value, list) else [node]
     if len(children) > MAX_ARTIFACTS:
         problems.add(
-            node, f"{len(children)} `{key}` of {fields.what}; {MAX_ARTIFACTS} at most (a pattern takes in many files)"
+            node, f"{len(children)} `{key}` of {fields.what}; {MAX_ARTIFACTS} at most (use a pattern for many files)"
         )
         return ()
     artifacts: dict[str, Artifact] = {}
@@ -39,7 +39,7 @@ def read_artifacts(fields: Fields, key: str, problems: Problems) -> tuple[Artifa
             continue
         path = os.path.normpath(artifact.path)
         if path in artifacts:
-            problems.add(child, f"{artifact.path!r} stands twice in `{key}` of {fields.what}")
+            problems.add(child, f"{artifact.path!r} is listed twice in `{key}` of {fields.what}")
         artifacts[path] = artifact
     return tuple(artifacts.values())
 

@@ -31,12 +31,12 @@ def reject_options(fields: Fields, kind: str, options: tuple[str, ...]) -> None:
     for key in options:
         node = fields.get(key)
         if node is not None and key not in OPTIONS:
-            fields.problems.add(node, f"`{key}` of {fields.what} goes into the steps of its {kind}")
+            fields.problems.add(node, f"`{key}` of {fields.what} belongs to the steps of its {kind}")
 
 
 def _reject_steps(inner: Fields, kind: str) -> None:
     if inner.has("steps"):
-        inner.problems.add(inner.get("steps") or inner.node, f"`steps` stands beside `{kind}`, not in it")
+        inner.problems.add(inner.get("steps") or inner.node, f"`steps` belongs beside `{kind}`, not in it")
 
 
 def read_map(fields: Fields, problems: Problems, visible: VisibleNames, directory: str) -> Map:
@@ -154,7 +154,7 @@ def _outside_source(node: Node, what: str, problems: Problems, expressions: Expr
         problems.add(inner.get(kind) or node, f"`{kind}` of `over` of {what} is empty or holds a NUL character")
     for key, owner in (("path", "json"), ("as", "command")):
         if inner.has(key) and kind != owner:
-            problems.add(inner.get(key) or node, f"`{key}` goes with `{owner}` only")
+            problems.add(inner.get(key) or node, f"`{key}` is only for `{owner}`")
     if kind == "command":
         expressions.script(inner.get(kind))
     else:

@@ -90,9 +90,9 @@ def _artifacts(keys: Iterable[str]) -> Schema:
 _STEP_PROPERTIES: Schema = {
     "inputs": {
         **_artifacts(key for key in KEYS if key not in ONLY_MADE),
-        "description": "What the step reads: if it changes, the step runs again.",
+        "description": "What the step reads; if it changes, the step reruns.",
     },
-    "artifacts": {**_artifacts(KEYS), "description": "What the step produces: proved on resume, restored or rebuilt."},
+    "artifacts": {**_artifacts(KEYS), "description": "What the step produces: verified on resume, restored or rebuilt."},
     "id": _ID,
     "name": _TEXT,
     "needs": {**_NAMES, "description": "Steps that must be done first; by default the previous one."},
@@ -115,7 +115,7 @@ _STEP_PROPERTIES: Schema = {
     "with": {"type": "object", "description": "Arguments of the function."},
     "write": _closed({"path": _SCALAR, "content": _SCALAR}, required=["path"]),
     "approve": {
-        "description": "A question that a person answers before the run goes on.",
+        "description": "A question to approve or reject before the run continues.",
         "anyOf": [_TEXT, _closed({"message": _TEXT}, required=["message"])],
     },
     "budget": {**_BUDGET, "description": "For all attempts of the step and everything inside it."},
@@ -147,7 +147,7 @@ _MAP_PROPERTIES: Schema = {
     "sort": {**_CONDITION, "description": "An expression to sort the items by."},
     "limit": _AMOUNT,
     "offset": _AMOUNT,
-    "parallel": {"type": "integer", "minimum": 1, "description": "How many items at once."},
+    "parallel": {"type": "integer", "minimum": 1, "description": "How many items in parallel."},
     "max_failures": {
         "description": "How many items may fail: a count or a share such as 10%.",
         "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9.]+%$"}],

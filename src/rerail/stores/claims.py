@@ -60,4 +60,4 @@ class DirectoryClaims:
 
     def _unwritable(self, error: OSError) -> StateUnwritable:
         what = f"{self._directory}: cannot be written: {error.strerror}"
-        return StateUnwritable(what, hint="the same command, once it can be")
+        return StateUnwritable(what, hint="make it writable, then run it again")

@@ -110,7 +110,7 @@ class DirectoryStore:
         except OSError as error:
             raise StateUnwritable(
                 f"cannot create a run in {self.root}: {error.strerror}",
-                hint="rerail run, once it can be written",
+                hint="make it writable, then: rerail run",
             ) from error
 
     def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRunWriter:
@@ -176,7 +176,7 @@ class DirectoryStore:
             let_go(lock, synced=False)
             raise StateUnwritable(
                 f"cannot take over {path}: {error.strerror}",
-                hint=f"rerail resume {run_id}, once it can be written",
+                hint=f"make it writable, then: rerail resume {run_id}",
             ) from error
         except BaseException:
             let_go(lock, synced=False)
@@ -196,7 +196,7 @@ class DirectoryStore:
             except OSError as error:
                 raise StateUnwritable(
                     f"cannot lock {path}: {error.strerror}",
-                    hint=f"rerail resume {run_id}, once it can be written",
+                    hint=f"make it writable, then: rerail resume {run_id}",
                 ) from error
 
     def read(self, run_id: str) -> LoadedRun:
@@ -245,7 +245,7 @@ class DirectoryStore:
         except FileNotFoundError:
             return ""  # moved or deleted meanwhile: there is nothing to lose any more
         except OSError as error:
-            return f"what is shown last may not be on the disk yet: it cannot be synced ({error.strerror})"
+            return f"the latest events may not be on the disk yet: sync failed ({error.strerror})"
         self._shown[run_id] = end
         return ""
 
@@ -312,7 +312,9 @@ class DirectoryStore:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StateUnreadable(f"{self._runs}: {error.strerror}", hint="rerail list, once it can be read") from error
+            raise StateUnreadable(
+                f"{self._runs}: {error.strerror}", hint="make it readable, then: rerail list"
+            ) from error
 
     def index(self) -> DirectoryIndex:
         from rerail.stores.index import DirectoryIndex  # only for commands about many runs
@@ -409,7 +411,7 @@ class DirectoryStore:
             return durable.read_file(path)
         except OSError as error:
             raise StateUnreadable(
-                f"{path}: cannot be read: {error.strerror}", hint=f"rerail show {run_id}, once it can be read"
+                f"{path}: cannot be read: {error.strerror}", hint=f"make it readable, then: rerail show {run_id}"
             ) from error
 
     def stamp(self, run_id: str) -> str:

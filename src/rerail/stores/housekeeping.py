@@ -79,9 +79,7 @@ def refuse_open_door(root: str, *below: str) -> None:
     for place in (root, *below):
         with contextlib.suppress(FileNotFoundError):
             if os.stat(place).st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH and _knows_permissions(root):
-                raise PermissionError(
-                    errno.EPERM, f"everybody may write there, and so decide what is run ({place})", place
-                )
+                raise PermissionError(errno.EPERM, f"everybody may write to {place}, and so decide what runs", place)
 
 
 def _knows_permissions(root: str) -> bool:

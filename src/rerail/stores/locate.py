@@ -47,7 +47,7 @@ def reject_foreign(path: str) -> None:
         trusted.add(int(os.environ["SUDO_UID"]))
     if owner not in trusted:
         raise UsageError(
-            f"the store {path} belongs to another user (uid {owner}), who decides what is run there",
+            f"the store {path} belongs to another user (uid {owner}), who could decide what runs",
             hint=f"the same command with `--store {shlex.quote(path)}`, if that is meant",
         )
 

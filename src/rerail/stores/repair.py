@@ -161,7 +161,7 @@ def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:
             header = header or _header_from(checkpoint)
     if not candidates or header is None:
         raise StateDamaged(
-            f"{path}: neither the journal nor any checkpoint can be proved; nothing was changed",
+            f"{path}: neither the journal nor any checkpoint is intact; nothing changed",
             hint="rerail run PIPELINE --fresh",
         )
     _, state, source = max(candidates, key=lambda candidate: candidate[0])

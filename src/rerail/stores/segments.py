@@ -96,7 +96,7 @@ def numbers(directory: str) -> list[int]:
     try:
         entries = os.listdir(directory)
     except OSError as error:
-        raise StateUnreadable(f"{directory}: {error.strerror}", hint="rerail list, once it can be read") from error
+        raise StateUnreadable(f"{directory}: {error.strerror}", hint="make it readable, then: rerail list") from error
     return sorted(int(match[1]) for entry in entries if (match := _NAME.fullmatch(entry)))
 
 
@@ -240,7 +240,7 @@ def _read(directory: str, run_id: str, number: int) -> Segment:
         data = durable.read_file(path)
     except OSError as error:
         raise StateUnreadable(
-            f"{path}: cannot be read: {error.strerror}", hint=f"rerail resume {run_id}, once it can be read"
+            f"{path}: cannot be read: {error.strerror}", hint=f"make it readable, then: rerail resume {run_id}"
         ) from error
     return Segment(number=number, data=data, opening=_opening(data, run_id, number))
 

@@ -147,8 +147,8 @@ class DirectoryRunWriter:
         if gone or self._lock.is_gone():
             what = "journal" if gone else "lock file"
             raise StateUnwritable(
-                f"{self.path}: the {what} was removed or replaced while the run was going on",
-                hint="rerail list, to see what is left",
+                f"{self.path}: the {what} was removed or replaced while the run was running",
+                hint="rerail list",
             )
 
     def _write(self, file: durable.AppendFile, events: Sequence[Event], first: int) -> None:
@@ -229,7 +229,7 @@ class DirectoryRunWriter:
         where = os.path.join(self.path, segments.file_name(self._newest))
         raise StateUnwritable(
             f"cannot write {where}: {os.strerror(cause.errno or 0)}",
-            hint=f"rerail resume {self._run_id}, once the state can be written",
+            hint=f"make the state writable, then: rerail resume {self._run_id}",
         ) from cause
 
     def _give_up_segment(self) -> None:
@@ -280,7 +280,7 @@ class DirectoryRunWriter:
         except OSError as error:
             raise StateUnwritable(
                 f"cannot write {path}: {error.strerror}",
-                hint=f"rerail resume {self._run_id}, once it can be written",
+                hint=f"make it writable, then: rerail resume {self._run_id}",
             ) from error
 
     @property

@@ -204,7 +204,7 @@ def _has_code(function: Any) -> bool:
 def test_what_is_not_there_is_named_when_the_file_is_loaded(expression: str) -> None:
     wrong = language.check(expression, language.VisibleNames(params=(), steps=(), all_steps=()))
 
-    assert wrong.startswith(f"`{expression}`: no")
+    assert wrong.startswith(f"`{expression}`: unknown")
 
 
 @pytest.mark.scenario("J8")

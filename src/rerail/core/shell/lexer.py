@@ -244,7 +244,7 @@ class _Lexer:
         while end < len(self._text) and self._text[end] != "`":
             end += 2 if self._text[end] == "\\" else 1
         if MARK in self._text[self._at : end]:
-            raise NotAllowedHere(len(self._slots), "an expression cannot stand in `backticks`; use $(…)")
+            raise NotAllowedHere(len(self._slots), "an expression cannot be in `backticks`; use $(…)")
         self._at = end + 1
 
     def _parenthesis(self, frame: _Frame, char: str) -> None:

@@ -213,7 +213,7 @@ class MapController(Controller):
         if self.action.on_item_failure == "stop" and items.failed:  # the map was interrupted after that, before its end
             self._stopped = f"an item of {name(self.unit)}"
         if not listing.keys:
-            self.host.recorder.warn(f"{name(self.unit)}: there are no items")
+            self.host.recorder.warn(f"{name(self.unit)}: no items")
         self._fill()
 
     # Items
