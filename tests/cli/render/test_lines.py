@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
+from rerail.cli.render.lines import LineReporter
+from rerail.cli.render.terminal import Terminal
+from rerail.core import events as ev
+from rerail.core.state import RunState
 from tests.conftest import Project
+
+AT = datetime(2026, 11, 18, tzinfo=UTC)
+PLAIN = Terminal(unicode=False)
 
 
 @pytest.mark.scenario("J16")
@@ -33,3 +41,19 @@ def test_lines_about_items_are_one_line_each(project: Project) -> None:
     done = project.rerail("run", "pipeline.yaml", "--id", "r", "-v", check=0)
 
     assert not [line for line in done.stderr.splitlines() if line.startswith("::")]
+
+
+def lines(capfd: pytest.CaptureFixture[str], *elapsed: float, verbose: bool = False) -> list[str]:
+    reporter = LineReporter("r", PLAIN, quiet=False, verbose=verbose)
+    for seq, seconds in enumerate(elapsed):
+        reporter.show(seq, ev.StepProgressed(at=AT, step="a", attempt=1, elapsed=seconds), RunState())
+    return [line.partition("a: ")[2] for line in capfd.readouterr().err.splitlines()]
+
+
+def test_progress_of_a_short_step_is_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert lines(capfd, 1.3) == []
+    assert lines(capfd, 1.3, verbose=True) == ["1.3 s"]
+
+
+def test_progress_of_a_long_step_is_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
+    assert lines(capfd, 1, 30, 31, 50, 51) == ["30.0 s", "50.0 s"]
