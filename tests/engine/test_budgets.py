@@ -302,7 +302,7 @@ def test_max_runtime_pauses_and_the_next_life_has_its_own(project: Project) -> N
     )
     paused = project.rerail("run", "pipeline.yaml", "--id", "r", "--max-runtime", "1s", check=5)
 
-    assert "--max-runtime 1 s is over" in paused.stderr
+    assert "--max-runtime 1 s is reached" in paused.stderr
     assert project.ledger() == ["a", "b"]
     (project.root / "ok").touch()
     project.rerail("resume", "r", "--max-runtime", "1m", check=0)

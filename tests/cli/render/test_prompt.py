@@ -46,7 +46,7 @@ def test_a_question_does_not_outlast_the_time_a_life_may_take(project: Project) 
     shown.until(lambda text: "? Shall we?" in text, "the question")
     last = shown.end()
     assert shown.process.returncode == 5
-    assert "--max-runtime 1 s is over" in last
+    assert "--max-runtime 1 s is reached" in last
 
 
 @pytest.mark.scenario("A10")
