@@ -303,10 +303,16 @@ for arguments in json.loads(sys.argv[1]):
     assert code != 70, arguments
 """
 
-_core = st.text(string.ascii_letters + string.digits, min_size=12, max_size=20)
+
+def _is_unlikely(text: str) -> bool:
+    """Whether this is in no number or path by chance, as twelve nines or zeros are."""
+    return len(set(text)) > 4
+
+
+_core = st.text(string.ascii_letters + string.digits, min_size=12, max_size=20).filter(_is_unlikely)
 _secrets = st.one_of(
     _core,
-    st.text("123456789", min_size=12, max_size=16),
+    st.text("123456789", min_size=12, max_size=16).filter(_is_unlikely),
     _core.map(lambda core: f'it\'s "{core}" & <b>'),
     _core.map(lambda core: f"dir/{core}+%=="),
     _core.map(lambda core: f"ключ-{core}-🔑"),
