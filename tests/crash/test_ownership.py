@@ -23,6 +23,7 @@ from rerail.errors import StateDamaged
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.crash.figures import figure
+from tests.sweeps import part
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -87,7 +88,7 @@ def test_eight_resumers_one_winner_with_the_command_line(project: Project) -> No
 
 @pytest.mark.scenario("F1")
 def test_eight_resumers_one_winner_a_thousand_times(memory: Path) -> None:
-    rounds = 1000
+    rounds = part(60, 1000)
     command = [sys.executable, "-m", "tests.crash.racers", str(memory / "state"), str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 

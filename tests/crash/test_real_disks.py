@@ -21,6 +21,7 @@ from tests.crash.conftest import Lab
 from tests.crash.figures import figure
 from tests.crash.test_kill_points import starts
 from tests.crash.volumes import Volume
+from tests.sweeps import Sample
 
 STATE_ERROR = 6
 pytestmark = pytest.mark.needs_root("to mount file systems")
@@ -53,17 +54,18 @@ def volume(request: pytest.FixtureRequest) -> Iterator[Volume]:
 
 @pytest.mark.scenario("B1", "B4", "B5", "B6", "B12", "B14")
 @pytest.mark.parametrize("kind", volumes.KINDS)
-def test_the_power_is_cut_at_any_call(lab: Lab, kind: str) -> None:
-    at = 0
+def test_the_power_is_cut_at_any_call(lab: Lab, kind: str, sample: Sample) -> None:
+    at, further = sample.points(10)
+    cuts = 0
     while True:
-        at += 1
         result = lab.ask(kind="power-cut", volume=kind, at=at, everywhere=True)
         met = result["lives"][0]
         if met["code"] == 0:
             break
         assert met["code"] == -signal.SIGKILL, result
         check(result)
-    figure("T4", f"cuts on {kind}", at - 1)
+        at, cuts = at + further, cuts + 1
+    figure("T4", f"cuts on {kind}", cuts)
     assert at > 60
 
 

@@ -60,8 +60,8 @@ def test_any_state_call_fails(lab: Lab, mode: str, shard: int, sample: Sample) -
 
 
 @pytest.mark.scenario("D7")
-def test_interrupted_calls_are_made_again(lab: Lab) -> None:
-    done, stopped = every_point(lab, 1, 5, (errno.EINTR,), mode="errno")
+def test_interrupted_calls_are_made_again(lab: Lab, sample: Sample) -> None:
+    done, stopped = every_point(lab, *sample.points(6, shards=5), (errno.EINTR,), mode="errno")
     figure("T2", "calls of a real process interrupted", done)
 
     assert stopped == 0
