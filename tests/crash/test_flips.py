@@ -57,6 +57,7 @@ def sweep(path: Path, holds: Callable[[], None]) -> int:
     return count
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.scenario("E1", "E2", "E5")
 def test_files_of_the_run_are_believed_only_if_they_are_true(failed: Project) -> None:
     store = DirectoryStore(str(failed.root / ".rerail"))
@@ -79,6 +80,7 @@ def test_files_of_the_run_are_believed_only_if_they_are_true(failed: Project) ->
     assert store.read("r").state == truth.state
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.scenario("E8")
 def test_the_index_is_believed_only_if_it_is_true(failed: Project) -> None:
     store = DirectoryStore(str(failed.root / ".rerail"))
@@ -95,6 +97,7 @@ def test_the_index_is_believed_only_if_it_is_true(failed: Project) -> None:
     assert count > part(20, 100)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.scenario("E6")
 def test_a_copy_in_the_content_store_is_used_only_if_it_is_whole(failed: Project) -> None:
     place = failed.root / ".rerail" / "objects"

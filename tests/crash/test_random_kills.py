@@ -39,6 +39,7 @@ def acked(told: str) -> set[tuple[str, str]]:
     return found
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.scenario("A13", "F4", "F16", "H1")
 @pytest.mark.parametrize("seed", [str(SEED), str(SEED + 1)])
 def test_struck_at_a_hundred_random_moments(lab: Lab, seed: str) -> None:

@@ -93,6 +93,7 @@ def check(project: Project, path: str, *more: str) -> tuple[int, str, int]:
     return done.returncode, (outside / "messages").read_text(errors="replace"), int((outside / "peak").read_text())
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.scenario("J6", "J8")
 @pytest.mark.parametrize(("name", "words"), FILES)
 @pytest.mark.timeout(30)
@@ -168,6 +169,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.scenario("J1")
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.timeout(30)
@@ -205,6 +207,7 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.scenario("C10", "E11", "V4")
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.timeout(30)

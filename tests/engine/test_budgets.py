@@ -88,6 +88,7 @@ steps:
 """
 
 
+@pytest.mark.sweep(1)
 def test_after_fifty_kills_the_ledger_is_the_meter_to_the_cent_and_the_budget_held(project: Project) -> None:
     """What an attempt pays it says first and then puts on the meter: what is on the meter could be known."""
     dice = random.Random(1)
