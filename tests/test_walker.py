@@ -165,4 +165,4 @@ def test_links_that_go_in_circles_are_not_followed(project: Project) -> None:
 
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
 
-    assert "out/**/*.txt  a   2 B, 1 file" in project.rerail("show", "r", check=0).stdout
+    assert "out/**/*.txt  a     2 B, 1 file" in project.rerail("show", "r", check=0).stdout

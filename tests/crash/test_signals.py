@@ -242,16 +242,16 @@ def test_the_third_signal_is_for_the_program_that_uses_rerail(
 # A signal that comes when the executor has been closed and the run has not yet let go of its handlers.
 LATE = """
 import os, signal, sys
-from rerail.app import wiring
 from rerail.cli.main import call
+from rerail.executors.local import LocalExecutor
 
-close = wiring.LocalExecutor.close
+close = LocalExecutor.close
 
 def closed(executor):
     close(executor)
     os.kill(os.getpid(), signal.SIGTERM)
 
-wiring.LocalExecutor.close = closed
+LocalExecutor.close = closed
 sys.exit(call(sys.argv[1:]))
 """
 

@@ -18,8 +18,8 @@ def test_a_run_is_drawn_while_it_goes_on_and_its_failure_is_framed(loop: Project
     assert re.search(r"build-loop  r  2/5 steps  [\d.]+ s  \$0\.42", text)
     assert re.search(r"✓ tests +[\d.]+ s  attempt 2 of 3", text)
     assert re.search(r"build +[\d.]+ s  ██████░░░░ 5/8  ETA [\d.]+ s", text)
-    assert re.search(r"· review +waits for build", text)
-    assert re.search(r"· ship +waits for review", text)
+    assert re.search(r"· review +waiting for build", text)
+    assert re.search(r"· ship +waiting for review", text)
     (loop.root / "go").touch()
     last = shown.end()
     assert shown.process.returncode == 1
