@@ -26,7 +26,7 @@ ROUNDS = 30  # runs of each length, of which the fewest calls count: how often a
 BANNED = """
     allowances around asking board bodies calls change changes child circumstances clean closing conclude content cutoff
     desk disguises drive ending ends fanout finding forking gates glance glimpses hanging heredocs holds holes inner
-    inside judge known launching leftovers letters life listing lives looked making means mend mending objects output
+    inside known launching leftovers letters life listing lives looked making means mend mending objects output
     past patience patterns people places pool portrait prepare purse records remains runlog sentences shared shellplaces
     shelltext shellvalues show_items show_run slots start stopping story surroundings symptoms teller template told turns
     wishes within words workshop

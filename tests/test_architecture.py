@@ -288,3 +288,21 @@ def test_every_path_that_the_architecture_page_names_exists() -> None:
     root = SOURCE.parent.parent
     for path in set(re.findall(r"\b[\w/]+\.py\b", text)) | set(re.findall(r"\(([\w/.-]+\.md)\)", text)):
         assert (SOURCE / path).exists() or (root / path).exists(), path
+
+
+def test_an_import_inside_a_function_says_why_it_waits() -> None:
+    silent = []
+    for path in MODULES:
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+        imports = {node.lineno for one in functions for node in ast.walk(one) if isinstance(node, ast.ImportFrom)}
+        for number in sorted(imports):
+            first = number
+            while first - 1 in imports:  # a block of imports has one reason
+                first -= 1
+            block = lines[first - 1 : number]
+            if "from rerail" in lines[number - 1] and not any("#" in line for line in (lines[first - 2], *block)):
+                silent.append(f"{path.relative_to(SOURCE)}:{number}: {lines[number - 1].strip()}")
+
+    assert not silent, "an internal import inside a function needs a comment that says why"

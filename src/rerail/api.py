@@ -87,6 +87,7 @@ def start_pipeline(
 ) -> RunOutcome:
     """Start a run of a pipeline that is already loaded."""
     now = datetime.now(UTC)
+    # Loaded to execute: planning and dry runs start without it.
     from rerail.app.wiring import ExecuteRequest, check_plugins, execute
     from rerail.artifacts.paths import place_of
 
@@ -141,6 +142,7 @@ def resume(
     teller: ResumeObserver | None = None,
 ) -> RunOutcome | None:
     """Own a run and execute the rest; return None if it is completed and its artifacts are intact."""
+    # Loaded to execute: planning and dry runs start without it.
     from rerail.app.wiring import ExecuteRequest, check_plugins, execute
 
     request, teller = request or ResumeRequest(), teller or ResumeObserver()

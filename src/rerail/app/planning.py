@@ -87,6 +87,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(path: str) -> tuple[Pipeline, bytes]:
     """Return a pipeline and its text; raise PipelineInvalid."""
+    # YAML: commands that only read a run start without it.
     from rerail.loaders.yaml import declared_secrets, load_bundle, read_pipeline_file
 
     text = read_pipeline_file(path)
@@ -137,7 +138,7 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
     elif os.path.lexists(path):
         pipeline, text = _load_again(path, header.run_id)
     else:
-        from rerail.loaders.yaml import load_pipeline
+        from rerail.loaders.yaml import load_pipeline  # YAML: commands that only read a run start without it
 
         text = store.pipeline(header.run_id, state.pipeline_sha256)
         pipeline = load_pipeline(text, path)
@@ -147,7 +148,7 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
     _refuse_unknown(pipeline, (request.execute.start, request.execute.until), header.run_id)
     if request.execute.changes == "refuse" and frozen is not None and text != frozen:
         _refuse_changes(pipeline, frozen, path, header.run_id)
-    from rerail.artifacts.paths import place_of
+    from rerail.artifacts.paths import place_of  # only for pipelines that name files
 
     place = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
     if request.execute.verify is not None:
@@ -198,7 +199,7 @@ def _relisted(store: Store, recording: LoadedRun, pipeline: Pipeline, place: Pro
             continue
         if unit.status in ("completed", "skipped") and unit.fingerprint == fingerprint(step, pipeline.env):
             continue
-        from rerail.adapters import item_sources
+        from rerail.adapters import item_sources  # only for maps
         from rerail.core import item_list as lists
 
         old = lists.recorded(store.find(header.run_id, lists.TAGS, step.id), (step.id, None))
@@ -223,14 +224,14 @@ def run_audit(
     """Audit the artifacts of completed steps, and their inputs; empty if nothing is to be verified."""
     if request.execute.verify is None or not any(unit.artifacts or unit.inputs for unit in state.units.values()):
         return Audit()
-    from rerail.artifacts.audit import Auditor
+    from rerail.artifacts.audit import Auditor  # only for runs with files
 
     return Auditor(place, content, request.execute.verify, request.progress).audit(pipeline, state)
 
 
 def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:
     """Reject artifacts and inputs outside the project, and invalid schemas; raise PipelineInvalid."""
-    from rerail.artifacts.paths import PathNotAllowed
+    from rerail.artifacts.paths import PathNotAllowed  # only for pipelines that name files
     from rerail.walker import is_pattern
 
     problems = []
@@ -320,7 +321,7 @@ def _frozen(store: Store, recording: LoadedRun) -> bytes | None:
 
 
 def _refuse_changes(pipeline: Pipeline, frozen: bytes, path: str, run_id: str) -> None:
-    from rerail.loaders.yaml import load_pipeline
+    from rerail.loaders.yaml import load_pipeline  # YAML: commands that only read a run start without it
 
     def definitions(of: Pipeline) -> dict[str, str]:
         return {step.id: fingerprint(step, of.env) for step in of.steps}
@@ -399,7 +400,7 @@ def refuse_odd_text(header: RunHeader) -> None:
 
 def checkpoint(store: Store, recording: LoadedRun) -> Checkpoint:
     """Return the state of a run as in checkpoint.json."""
-    from rerail.loaders.yaml import load_pipeline
+    from rerail.loaders.yaml import load_pipeline  # YAML: commands that only read a run start without it
 
     header = recording.header
     try:

@@ -30,7 +30,7 @@ def mend(
     """Restore and quarantine; if a path cannot be restored after all, make and announce another plan."""
     done: list[Restored] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
-        from rerail.artifacts.restore import Restorer
+        from rerail.artifacts.restore import Restorer  # only for runs with broken artifacts
 
         mender = Restorer(ready.place, content, files, ready.run_id, ready.mask)
         done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
@@ -89,7 +89,7 @@ def sealed_now(store: Store, log: RunWriter, step_id: str, base_dir: str, until:
     step = next((step for step in ready.pipeline.steps if step.id == step_id), None)
     if step is None or not (step.artifacts or step.inputs):
         return {}
-    from rerail.artifacts.seal import ArtifactInvalid, SealEnv, examine, seal
+    from rerail.artifacts.seal import ArtifactInvalid, SealEnv, examine, seal  # only for runs with files
 
     header = recording.header
     scope = scope_of(recording, log.directory)

@@ -175,7 +175,7 @@ def prune_run(store: Store, run_id: str, statuses: tuple[str, ...]) -> None:
 
 def delete_run(store: Store, run_id: str, check: Callable[[], None] = lambda: None) -> None:
     """Delete a run, then the channels of its last attempts, and those of them that still run."""
-    from rerail import processes
+    from rerail import processes  # only for runs that were killed
     from rerail.app.traces import process_tag_in
     from rerail.executors import channels
 
@@ -191,7 +191,7 @@ def collect_copies(store: Store, gone: set[str], *, dry_run: bool) -> tuple[int,
 
     Raise BlockingIOError if a live run may need them.
     """
-    from rerail.artifacts.manifest import read_manifest
+    from rerail.artifacts.manifest import read_manifest  # only for runs with artifacts that are trees
 
     content = store.content
 
@@ -238,7 +238,7 @@ def ledger(
 
 def _attempts(store: Store, run_id: str, pipeline: str) -> list[LedgerEntry]:
     """Return the attempts of a run; of interrupted ones that are not recovered yet, their traces count."""
-    from rerail.core.events import RunRepaired
+    from rerail.core.events import RunRepaired  # only for `cost`
     from rerail.core.ledger import LedgerEntry, discarded, entries, with_interrupted
 
     history = list(store.history(run_id))
@@ -251,6 +251,6 @@ def _attempts(store: Store, run_id: str, pipeline: str) -> list[LedgerEntry]:
     before = discarded(found, recording.state, like) if repaired else []
     if store.ownership(run_id).alive:
         return [*before, *found]
-    from rerail.app.traces import last_traces
+    from rerail.app.traces import last_traces  # only for runs that were interrupted, or are in flight
 
     return [*before, *with_interrupted(found, recording.state, last_traces(store, recording), like)]

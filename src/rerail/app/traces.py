@@ -87,7 +87,7 @@ def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit
     if not inflight.in_flight(recording.state):
         return {}
     mark = mark or process_tag_in(store, recording.header.run_id)
-    from rerail.engine.spec import attempt_name
+    from rerail.engine.spec import attempt_name  # only for runs that were interrupted, or are in flight
     from rerail.executors.channels import DeadChannels
 
     remains = DeadChannels(mark, invocation_of(recording.header, recording.state.invoked_at))
@@ -109,7 +109,7 @@ def _secret_names(store: Store, recording: LoadedRun) -> tuple[tuple[str, ...], 
     """Return the names of the secrets of a run, and whether these are all."""
     names = recording.state.options.secrets
     try:
-        from rerail.loaders.yaml import load_pipeline
+        from rerail.loaders.yaml import load_pipeline  # YAML: commands that only read a run start without it
 
         text = store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
         return (*load_pipeline(text, recording.header.pipeline_path).secrets, *names), True

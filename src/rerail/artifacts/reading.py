@@ -161,7 +161,7 @@ def _settle_copy(reading: FileReading, demand: ReadRequest, whole: bytes | None)
 
 
 def _unstage(demand: ReadRequest) -> None:
-    from rerail.durable import remove_file
+    from rerail.durable import remove_file  # only where a copy could not be staged
 
     if demand.staged:
         with contextlib.suppress(OSError):

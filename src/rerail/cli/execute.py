@@ -12,10 +12,10 @@ import msgspec
 
 from rerail import api, processes
 from rerail.cli.options import Decorator, Dollars, json_option, store_option, volume_options
-from rerail.cli.render.output import STDERR, ReadingProgress, outlet, print_json, say
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
 from rerail.cli.render.reporters import Reporters
+from rerail.cli.render.streams import STDERR, ReadingProgress, outlet, print_json, say
 from rerail.cli.render.summary import conclude
 from rerail.cli.render.terminal import terminal_of
 from rerail.core.audit import Audit
@@ -173,7 +173,7 @@ def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, ru
     """Return lines about the findings of an audit; none if there were no artifacts."""
     if not audit.flaws and not any(audit.intact.values()):
         return []
-    from rerail.artifacts.restore import describe
+    from rerail.artifacts.restore import describe  # only for runs with files
 
     return describe(audit, decisions, done, run_dir)
 

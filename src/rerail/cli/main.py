@@ -125,7 +125,7 @@ def _give_up_lost_streams() -> None:
 
 def _is_state(path: str) -> bool:
     """Return whether a path is in a store that this command opened."""
-    from rerail.cli.options import opened
+    from rerail.cli.options import opened  # it loads the store, which `--version` does not need
 
     return any(path == root or path.startswith(root + os.sep) for root in opened)
 

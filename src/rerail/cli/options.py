@@ -60,7 +60,7 @@ def run_argument(*, required: bool = True) -> Decorator:
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Return the runs whose id begins with `incomplete`, for the shell; never an error."""
-    from rerail.app.runs import newest_first
+    from rerail.app.runs import newest_first  # only to complete or find a name
 
     try:
         found = [*newest_first(open_store(ctx.params.get("store_url"))), "last"]
@@ -71,7 +71,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Return the steps of the run on the command line, for the shell; never an error."""
-    from rerail import api
+    from rerail import api  # planning and loading: not for all of this command
 
     try:
         store = open_store(ctx.params.get("store_url"))
@@ -112,7 +112,7 @@ def find_run(store: Store, wanted: str) -> str:
     if wanted in runs:
         return wanted
     if wanted == "last" and runs:
-        from rerail.app.runs import newest_first
+        from rerail.app.runs import newest_first  # only to complete or find a name
 
         return newest_first(store)[0]
     matching = [run for run in runs if run.startswith(wanted)] if wanted else []

@@ -114,7 +114,7 @@ class DirectoryStore:
             ) from error
 
     def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRunWriter:
-        from rerail.stores.writer import DirectoryRunWriter
+        from rerail.stores.writer import DirectoryRunWriter  # only to own a run: readers start without it
 
         self._prepare()
         if os.path.lexists(path):
@@ -161,7 +161,7 @@ class DirectoryStore:
         housekeeping.tidy(self.root, self._runs)
 
     def own(self, run_id: str) -> DirectoryRunWriter:
-        from rerail.stores.writer import DirectoryRunWriter
+        from rerail.stores.writer import DirectoryRunWriter  # only to own a run: readers start without it
 
         path = self._existing(run_id)
         lock = self._locked(run_id, path)

@@ -268,7 +268,7 @@ class DirectoryRunWriter:
             durable.remove_file(os.path.join(self.path, "history", self._history.popleft()))
 
     def _note_in_index(self) -> None:
-        from rerail.stores import index
+        from rerail.stores import index  # only at the end of a run
 
         root = os.path.dirname(os.path.dirname(self.path))
         index.append(root, self.path, self._segment, summary_of(self._recording.header, self._recording.state))

@@ -8,7 +8,7 @@ import click
 
 from rerail import api
 from rerail.cli.options import open_store
-from rerail.cli.render.output import say
+from rerail.cli.render.streams import say
 from rerail.cli.render.units import counted
 
 
@@ -16,7 +16,7 @@ from rerail.cli.render.units import counted
 @click.argument("pipeline", type=click.Path())
 def check(pipeline: str) -> int:
     """Check a pipeline file and report every error with line and column."""
-    from rerail.artifacts.paths import place_of
+    from rerail.artifacts.paths import place_of  # only for pipelines that name files
 
     loaded, _ = api.load(pipeline)
     store = open_store(None, pipeline)

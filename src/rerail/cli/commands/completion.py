@@ -15,7 +15,7 @@ def completion(shell: str) -> int:
     """Print a script that completes commands, options, runs and steps in a shell."""
     from click.shell_completion import get_completion_class
 
-    from rerail.cli.main import cli
+    from rerail.cli.main import cli  # it loads this module
 
     made = get_completion_class(shell)
     assert made is not None

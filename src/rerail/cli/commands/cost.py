@@ -12,7 +12,7 @@ import msgspec
 
 from rerail.app.runs import ledger
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
-from rerail.cli.render.output import print_json, say
+from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, columns, fitted, table
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.cli.render.units import seconds as spent_time

@@ -8,7 +8,7 @@ import click
 
 from rerail.app.runs import delete_run, summaries
 from rerail.cli.options import find_run, open_store, run_argument, store_option
-from rerail.cli.render.output import say
+from rerail.cli.render.streams import say
 from rerail.errors import RunBusy, UsageError
 from rerail.text import size_text as size
 

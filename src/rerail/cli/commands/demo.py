@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from rerail.cli.render.output import STDERR, say_raw
+from rerail.cli.render.streams import STDERR, say_raw
 from rerail.cli.render.terminal import terminal_of
 from rerail.errors import StateError
 

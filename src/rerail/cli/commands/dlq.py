@@ -15,7 +15,7 @@ import msgspec
 from rerail.app import interventions
 from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
 from rerail.cli.options import find_run, json_option, open_store, reach, run_argument, store_option
-from rerail.cli.render.output import print_json, printable, say
+from rerail.cli.render.streams import print_json, printable, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
 from rerail.cli.render.units import age

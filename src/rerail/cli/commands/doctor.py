@@ -18,7 +18,7 @@ import msgspec
 from rerail import durable
 from rerail.app.runs import summaries
 from rerail.cli.options import json_option, open_store, store_option
-from rerail.cli.render.output import print_json
+from rerail.cli.render.streams import print_json
 from rerail.cli.render.table import table
 from rerail.cli.render.terminal import out_look
 from rerail.errors import StateError

@@ -10,7 +10,7 @@ import click
 from rerail import api
 from rerail.cli.execute import ExecuteFlags, driving_options, go_on, show_plan
 from rerail.cli.options import find_run, open_store, pairs, run_argument
-from rerail.cli.render.output import say
+from rerail.cli.render.streams import say
 from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id
 
@@ -34,7 +34,7 @@ def fork(
 
     Both runs work in the same directory: files of the new run replace those of RUN, whose record stays.
     """
-    from rerail.app.fork import create_fork, plan_fork
+    from rerail.app.fork import create_fork, plan_fork  # only for this command, and not for its help
 
     wanted = ExecuteFlags.parse(**wishes)
     if not wanted.execute.start:

@@ -9,7 +9,7 @@ import msgspec
 
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.render.events import sentence
-from rerail.cli.render.output import print_json, printable
+from rerail.cli.render.streams import print_json, printable
 
 
 @click.command(epilog="Example: rerail history last")

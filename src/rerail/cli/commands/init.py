@@ -7,7 +7,7 @@ import os
 import click
 
 from rerail import durable
-from rerail.cli.render.output import say
+from rerail.cli.render.streams import say
 from rerail.errors import UsageError
 from rerail.kinds.builtin import USER_FILE_MODE
 

@@ -10,7 +10,7 @@ import click
 
 from rerail.app.runs import STATUSES, summaries
 from rerail.cli.options import json_option, open_store, store_option
-from rerail.cli.render.output import print_json, say
+from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import STYLES, Terminal, out_look
 from rerail.cli.render.units import age, dollars, moment, seconds

@@ -11,7 +11,7 @@ import click
 
 from rerail.app.logs import LogReader, LogSelection, Piece
 from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_option
-from rerail.cli.render.output import printable, say
+from rerail.cli.render.streams import printable, say
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.core.state import name
 from rerail.errors import UsageError

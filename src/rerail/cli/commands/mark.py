@@ -7,8 +7,8 @@ import click
 from rerail import api
 from rerail.app import interventions
 from rerail.cli.options import complete_step, find_run, open_store, reach, run_argument, store_option
-from rerail.cli.render.output import say
 from rerail.cli.render.prompt import who
+from rerail.cli.render.streams import say
 from rerail.core.state import name
 from rerail.errors import UsageError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rerail.cli.judge import judge, judging_options
+from rerail.cli.approvals import judge, judging_options
 
 
 @click.command(epilog="Example: rerail reject last publish -m 'chapter 3 is wrong'")

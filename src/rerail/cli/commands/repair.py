@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rerail.cli.options import find_run, open_store, reach, run_argument, store_option
-from rerail.cli.render.output import say
+from rerail.cli.render.streams import say
 
 
 @click.command(epilog="Example: rerail repair last")

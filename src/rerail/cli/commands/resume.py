@@ -9,7 +9,7 @@ import click
 from rerail.app.runs import newest_unfinished
 from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
 from rerail.cli.options import find_run, open_store, run_argument
-from rerail.cli.render.output import say
+from rerail.cli.render.streams import say
 
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")

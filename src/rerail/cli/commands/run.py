@@ -13,7 +13,7 @@ from rerail import api
 from rerail.app.runs import resumable
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
 from rerail.cli.options import open_store, pairs
-from rerail.cli.render.output import outlet
+from rerail.cli.render.streams import outlet
 from rerail.cli.render.summary import conclude
 from rerail.core.model import Pipeline, RunOptions
 from rerail.core.params import resolve
@@ -106,7 +106,7 @@ def _given_values(pipeline: Pipeline, given: dict[str, Any]) -> dict[str, Any]:
 def _params_file(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
-    from rerail.loaders.document import Malformed, parse
+    from rerail.loaders.document import Malformed, parse  # YAML: only for a file of params
     from rerail.loaders.yaml import read_pipeline_file
 
     hint = "rerail run PIPELINE --params-file FILE"

@@ -20,8 +20,8 @@ from rerail.cli.options import (
     store_option,
 )
 from rerail.cli.render.next_command import next_command
-from rerail.cli.render.output import print_json
 from rerail.cli.render.run import RunView
+from rerail.cli.render.streams import print_json
 from rerail.cli.render.terminal import out_look
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.items import STATUS
@@ -42,19 +42,19 @@ def show(run_name: str, step: str | None, page: int, status: str | None, as_json
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     if step is not None:
-        from rerail.cli.render.items import show_items
+        from rerail.cli.render.items import show_items  # only for one step
 
         return show_items(store, run_id, step, page, status, as_json=as_json)
     return _show_run(store, run_id, as_json=as_json)
 
 
 def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
-    from rerail import api
+    from rerail import api  # planning and loading: not for all of this command
 
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
     if not ownership.alive and any(unit.status == "running" for unit in recording.state.units.values()):
-        from rerail.app.traces import last_traces
+        from rerail.app.traces import last_traces  # only for runs that were interrupted, or are in flight
 
         for unit, far in last_traces(store, recording).items():
             recording.state.units[unit].progress = far
@@ -103,7 +103,7 @@ def _with_states(checkpoint: Checkpoint, store: Store) -> Checkpoint:
     """Return the checkpoint with the result of a quick check of the artifacts of completed steps."""
     if not any(step.artifacts for step in checkpoint.steps):
         return checkpoint
-    from rerail.artifacts.audit import state_of
+    from rerail.artifacts.audit import state_of  # only for runs with files
 
     work_dir = os.path.join(store.base_dir, checkpoint.work_dir)
     for step in checkpoint.steps:

@@ -11,7 +11,7 @@ import click
 from rerail import processes
 from rerail.app.traces import end_processes, ended_words, process_tag_in
 from rerail.cli.options import find_run, open_store, reach, run_argument, store_option
-from rerail.cli.render.output import say
+from rerail.cli.render.streams import say
 from rerail.errors import UsageError
 from rerail.ports import Store
 

@@ -9,7 +9,7 @@ import msgspec
 
 from rerail.app.runs import newest_first
 from rerail.cli.options import complete_run, find_run, json_option, open_store, store_option
-from rerail.cli.render.output import ReadingProgress, print_json, say
+from rerail.cli.render.streams import ReadingProgress, print_json, say
 from rerail.cli.render.units import counted
 from rerail.errors import RerailError, StateError, UsageError
 from rerail.ports import Store
@@ -56,7 +56,7 @@ def _verified(store: Store, run_id: str, *, files: bool) -> dict[str, Any]:
 
 def _files(store: Store, run_id: str) -> dict[str, Any]:
     """Return the flaws in the artifacts of completed steps, and in their copies."""
-    from rerail import api
+    from rerail import api  # planning and loading: not for all of this command
 
     try:
         ready = api.prepare(store, run_id, api.ResumeRequest(progress=ReadingProgress()), base_dir=store.base_dir).shown

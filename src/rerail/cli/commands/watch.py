@@ -11,8 +11,8 @@ import click
 from rerail.app.traces import process_tag_in
 from rerail.cli.options import find_run, open_store, run_argument, store_option
 from rerail.cli.render.events import sentence
-from rerail.cli.render.output import STDERR, say
 from rerail.cli.render.probe import AttemptProbe
+from rerail.cli.render.streams import STDERR, say
 from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import clock
 from rerail.core.plan import ExecuteOptions
@@ -43,7 +43,7 @@ def watch(run_name: str, store_url: str | None) -> int:
 
 
 def _draw(store: Store, run_id: str) -> LoadedRun:
-    from rerail import api
+    from rerail import api  # planning and loading: not for all of this command
     from rerail.cli.render.live import LiveView
 
     ready = api.prepare(store, run_id, api.ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir=store.base_dir)

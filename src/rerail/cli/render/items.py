@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from rerail.cli.render.output import print_json, say
+from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import STYLES, out_look
 from rerail.cli.render.units import seconds

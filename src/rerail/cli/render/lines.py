@@ -6,7 +6,7 @@ import secrets
 from datetime import datetime
 
 from rerail.cli.render.events import sentence
-from rerail.cli.render.output import printable, say, say_raw
+from rerail.cli.render.streams import printable, say, say_raw
 from rerail.cli.render.terminal import STYLES, Terminal
 from rerail.cli.render.units import clock, counted, seconds
 from rerail.core import events as ev

@@ -19,8 +19,8 @@ import msgspec
 
 from rerail.cli.render.dashboard import Dashboard, DashboardFrame, Line
 from rerail.cli.render.events import sentence
-from rerail.cli.render.output import STDERR, say
 from rerail.cli.render.probe import AttemptProbe
+from rerail.cli.render.streams import STDERR, say
 from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import clock
 from rerail.core.events import Event

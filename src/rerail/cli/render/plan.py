@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from rerail.cli.render.output import say, say_raw
+from rerail.cli.render.streams import say, say_raw
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import counted, dollars, moment, seconds

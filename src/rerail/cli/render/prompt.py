@@ -10,7 +10,7 @@ import termios
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from rerail.cli.render.output import STDERR, say_raw
+from rerail.cli.render.streams import STDERR, say_raw
 from rerail.cli.render.terminal import Terminal
 from rerail.engine.spec import Answer, Ask
 from rerail.text import one_line

@@ -6,7 +6,7 @@ import contextlib
 import types
 
 from rerail.cli.render.lines import GithubReporter, LineReporter
-from rerail.cli.render.output import STDERR, JsonReporter
+from rerail.cli.render.streams import STDERR, JsonReporter
 from rerail.cli.render.terminal import terminal_of
 from rerail.core.model import Pipeline
 from rerail.core.state import RunState
@@ -23,7 +23,7 @@ class Reporters:
         self._lines: LineReporter | None = None
         self.reporters: list[Reporter] = [JsonReporter(alone=quiet)] if as_json else []
         if look.live and not (quiet or verbose or as_json):
-            from rerail.app.traces import process_tag_in
+            from rerail.app.traces import process_tag_in  # only on a terminal
             from rerail.cli.render.live import LiveView
             from rerail.cli.render.probe import AttemptProbe
 

@@ -7,8 +7,8 @@ import msgspec
 from rerail import api
 from rerail.cli.options import reach
 from rerail.cli.render.next_command import next_command
-from rerail.cli.render.output import STDERR, say
 from rerail.cli.render.plan import say_dead_letters, say_failure, say_other_failures, say_sum
+from rerail.cli.render.streams import STDERR, say
 from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import until
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPausedError
