@@ -21,5 +21,5 @@ def test_doctor_says_where_and_how_well(project: Project) -> None:
     assert found["runs"]["found"] == "1 completed"
     assert project.rerail("doctor", check=0).stdout.count("\n") == len(found)
     shared = project.json("doctor", "--store", "/dev/shm/rerail-doctor-test")
-    assert any(row["verdict"] == "warning" and "kept in memory" in row["found"] for row in shared)
+    assert any(row["verdict"] == "warning" and "in memory, lost" in row["found"] for row in shared)
     assert not Path("/dev/shm/rerail-doctor-test").exists()

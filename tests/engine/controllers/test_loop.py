@@ -164,7 +164,7 @@ steps:
 """)
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     refused = project.rerail("dlq", "edit", "r", "1::b", "--value", '"c"', check=2)
-    assert "is in an iteration of l that is over" in refused.stderr
+    assert "is in an iteration of l that has ended" in refused.stderr
     project.rerail("dlq", "drop", "r", "2::b", check=0)
     project.rerail("resume", "r", check=0)
     (project.root / "ok").touch()
