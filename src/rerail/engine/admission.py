@@ -52,7 +52,7 @@ def _begins_an_item(task: Task) -> bool:
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a blocked unit waits for, or a whole run."""
+    """Cause of a blocked unit, or of a paused run."""
 
     cause: PauseCause
     why: str
@@ -184,7 +184,7 @@ class Admission:
         self._queue.push(task)
 
     def accept(self, step: str) -> None:
-        """Let a step go faster: its service did not refuse an attempt, whatever the outcome."""
+        """Let a step go faster: its service did not refuse an attempt, which may have failed all the same."""
         throttle, now = self._throttles.get(step), self._clock.monotonic()
         if throttle is not None:
             throttle.let_through(now)
@@ -252,7 +252,7 @@ class Admission:
     # When nothing else is left
 
     def pause(self, hooks: Container[str]) -> Blocked | None:
-        """Return what the run waits for, or None."""
+        """Return the cause of the pause, or None if nothing is blocked."""
         held = [self._update(task, blocked) for task, blocked in self._blocked.values()]
         if not held and self._approvals.reopened:
             return Blocked(cause="", why=f"{', '.join(self._approvals.reopened)} was answered again")

@@ -59,7 +59,7 @@ class Approvals:
         return [name(unit) for unit in self._reopened if self._state.unit(unit).approval is not None]
 
     def is_answered(self, task: Task) -> bool:
-        """Return whether the question of a task has an answer to the current version of what it asks about."""
+        """Return whether the question of a task has an answer, given since the step it asks about last changed."""
         self.take_messages()  # the last answer before the start counts
         approval = self._state.unit(task.unit).approval
         if approval is None:

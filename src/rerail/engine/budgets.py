@@ -122,7 +122,7 @@ class StepBudgets:
         self._checked: dict[Scope, Spent] = {}  # the amounts at the last check, for warnings
 
     def restore(self) -> None:
-        """Count what earlier invocations have spent, interrupted attempts included."""
+        """Count the amounts that earlier invocations have spent, interrupted attempts included."""
         for unit, record in self._recorder.state.units.items() if self.any else ():
             self._count(unit, _spent(record.metrics, record.worked))
         self._checked = dict(self._spent)

@@ -1,4 +1,4 @@
-"""Progress records of attempts in flight: how far an attempt was and what it cost, even after a kill or a power cut."""
+"""Progress records of attempts in flight: the progress and cost of an attempt, kept through a kill or a power cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery: apply the plan to a frame before it begins, and reopen what earlier invocations left unfinished."""
+"""Recovery: apply the plan to a frame before it begins, and reopen units that earlier invocations left unfinished."""
 
 from __future__ import annotations
 

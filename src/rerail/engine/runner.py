@@ -100,7 +100,7 @@ class Runner:
         return record_result(self.recorder, self.clock, result, self._began)
 
     def _run_final_hooks(self, result: RunResult) -> RunResult:
-        """Run the final hooks, whatever happened; only the rest if an earlier invocation was interrupted among them."""
+        """Run the final hooks after success or failure; only the rest if an earlier invocation was interrupted there."""
         pipeline = self.spec.pipeline
         in_doubt = [hook.id for hook in pipeline.finally_ if hook.id in self.queue.in_doubt]
         if in_doubt:

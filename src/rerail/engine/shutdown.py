@@ -24,7 +24,7 @@ from rerail.ports import Clock
 
 
 class Phase(enum.Enum):
-    """What may start."""
+    """Phase of an invocation, by the tasks that may start."""
 
     RUNNING = "steps and hooks"
     CLEANUP = "hooks: a step failed under --fail-fast"
@@ -82,7 +82,7 @@ class Shutdown:
 
     @property
     def cause(self) -> str:
-        """What interrupts the attempts in flight, as their records say it."""
+        """Cause of the interruption of attempts in flight, as their records say it."""
         if self._pausing and not self.signal:
             return self._budget.name
         return self.signal.name if self.signal else self.reason or self._recorder.degraded or "--fail-fast"

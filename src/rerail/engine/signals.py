@@ -1,7 +1,6 @@
 """Signals become a list that the loop reads: a handler never touches state, so none can tear a save.
 
-But for the third: whoever asks three times wants the process to end, whatever it is doing. What was acknowledged is safe
-then, as after any other death.
+The third signal is the exception: it ends the process at once. Acknowledged records are safe then, as after any kill.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ class Signals:
             signal.signal(*self._before.popitem())
 
     def leave(self, number: int, when: str = "now") -> None:
-        """End the process now, from whatever thread: nobody wants to wait any more."""
+        """End the process now, from any thread: the user has asked three times."""
         if not self._leaving.acquire(blocking=False):
-            return  # somebody does so already
-        # Not through a reporter: whoever prints for it does so in its own time, and there is none left.
+            return  # another thread does so already
+        # Not through a reporter: it prints in its own time, and there is none left.
         text = f"rerail: third signal ({signal.Signals(number).name}): exiting {when}; recorded progress is safe\n"
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
@@ -86,7 +85,7 @@ class Signals:
                 os.kill(os.getpid(), number)
 
     def _pause(self, _number: int, _frame: FrameType | None) -> None:
-        """Stop what runs, then ourselves; go on together, as if no time had passed."""
+        """Stop the steps, then this process; continue together, as if no time had passed."""
         self._executor.suspend(signal.SIGSTOP)
         began = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -42,7 +42,7 @@ Ask = Callable[[str, str, Callable[[], bool]], Answer]
 
 
 def unit_name(unit: Unit) -> str:
-    """Return the file name of a unit, whatever characters its item has."""
+    """Return the file name of a unit, for items with any characters."""
     step, item = unit
     path = step.replace("/", "~")
     return path if item is None else f"{path}.{hashlib.sha256(item.encode()).hexdigest()[:16]}"

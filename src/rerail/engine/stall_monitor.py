@@ -1,4 +1,4 @@
-"""A write to the state that hangs: somebody says so, and a person can leave, though the loop waits for the disk."""
+"""Stall monitor: reports a write to the state that hangs, and lets the user leave while the loop waits for the disk."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CHECK_SECONDS = 5.0
 
 
 class StallMonitor:
-    """A thread that looks at how long the present write takes, and leaves when it is told to: the loop may not hear it.
+    """Thread that watches how long the present write takes, and ends the process on request: the loop may be stuck.
 
-    `leave` is the descriptor from which it reads the number of the signal that somebody gave up with; -1: there is none.
+    `leave` is the descriptor from which it reads the number of the signal that the user gave up with; -1: there is none.
     """
 
     def __init__(self, recorder: Recorder, clock: Clock, signals: Signals, leave: int = -1) -> None:
@@ -38,7 +38,7 @@ class StallMonitor:
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> None:
-        with contextlib.suppress(RuntimeError):  # no thread to be had: then nobody watches
+        with contextlib.suppress(RuntimeError):  # no thread to be had: then writes are not watched
             self._thread.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

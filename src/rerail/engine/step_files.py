@@ -85,7 +85,7 @@ class StepFiles:
         return None
 
     def take(self, task: Task) -> tuple[str, str]:
-        """Return what keeps a started task from being launched, as type and message; '' if nothing does."""
+        """Return the obstacle to the launch of a started task, as type and message; '' if there is none."""
         blocked = self._blocked.pop(task.unit, "")
         if blocked:
             return "ArtifactInTheWay", blocked

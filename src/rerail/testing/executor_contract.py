@@ -1,4 +1,4 @@
-"""What every executor does, as plain pytest; for authors of executors.
+"""Contract of executors as plain pytest classes, for authors of executors.
 
 class TestMyExecutor(ExecutorContract):
     @pytest.fixture
@@ -78,7 +78,7 @@ def _pid_in(executor: Executor, path: Path) -> int:
 
 @contextlib.contextmanager
 def something_to_read() -> Iterator[None]:
-    """Our own standard input holds something that is nobody else's business."""
+    """Put something on the standard input of this process that no step may read."""
     ours = os.dup(0)
     read, write = os.pipe()
     os.write(write, b"not for you")
@@ -93,7 +93,7 @@ def something_to_read() -> Iterator[None]:
 
 
 class ExecutorContract:
-    """What the engine relies on. Every executor does all of it."""
+    """Contract that the engine relies on; every executor keeps all of it."""
 
     def test_a_process_that_ends_well_hands_out_what_it_wrote(self, executor: Executor, tmp_path: Path) -> None:
         text = 'echo n=7 >> "$RERAIL_OUTPUT"; echo \'{"cost_usd": 0.5}\' >> "$RERAIL_METRICS"; echo said; pwd'
@@ -121,7 +121,7 @@ class ExecutorContract:
             assert (found[name].status, found[name].signal) == ("failed", name)
 
     def test_a_process_is_given_all_that_was_ordered(self, executor: Executor, tmp_path: Path) -> None:
-        """Its variables, files that are there while it runs, nothing to read, and what it says taken as an output."""
+        """Check its variables, its files while it runs, its empty standard input, and its captured output."""
         note = str(tmp_path / "note")
         work = ProcessWork(
             argv=("/bin/sh", "-c", 'cat; echo "$HERS $ITS $(cat note)"'), env={"ITS": "2"}, files={note: b"3"}

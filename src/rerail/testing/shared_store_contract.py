@@ -1,4 +1,4 @@
-"""What a store does that several processes share: it excludes, and it keeps what a killed one was told is kept.
+"""Contract of stores that several processes share: exclusion, and durability of acknowledged records after a kill.
 
 class TestMyStore(SharedStoreContract):
     @pytest.fixture
@@ -66,7 +66,7 @@ class ChildProcess:
         os.write(self._heard, b".")
 
     def die(self) -> None:
-        """By the signal that nobody can do anything about."""
+        """Kill the process by SIGKILL."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -94,7 +94,7 @@ def other(body: Callable[[Callable[[str], None], Callable[[], None]], None]) -> 
 
 @contextlib.contextmanager
 def no_room() -> Iterator[None]:
-    """No file of this process can grow, as on a full disk; what has no files is not concerned."""
+    """Let no file of this process grow, as on a full disk; a store without files is not concerned."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
@@ -106,7 +106,7 @@ def no_room() -> Iterator[None]:
 
 
 class SharedStoreContract(StoreContract):
-    """All of `StoreContract`, and what is promised between processes."""
+    """`StoreContract`, and the promises between processes."""
 
     @pytest.fixture
     def store(self, open_store: OpenStore) -> Store:
@@ -162,7 +162,7 @@ class SharedStoreContract(StoreContract):
             assert not store.ownership("r1").alive
 
     def test_of_many_that_create_the_same_run_one_does(self, open_store: OpenStore) -> None:
-        open_store().create(header("first"), b"").close()  # so that nobody has to prepare the place
+        open_store().create(header("first"), b"").close()  # so that the place needs no preparation
         with contextlib.ExitStack() as all_of_them:
 
             def body(say: Callable[[str], None], wait: Callable[[], None]) -> None:

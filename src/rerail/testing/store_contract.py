@@ -1,4 +1,4 @@
-"""What every store does, as plain pytest; for authors of stores.
+"""Contract of stores as plain pytest classes, for authors of stores.
 
 class TestMyStore(StoreContract):
     @pytest.fixture
@@ -53,7 +53,7 @@ def resumed() -> RunResumed:
 
 
 class StoreContract:
-    """What the engine relies on. Every store does all of it."""
+    """Contract that the engine relies on; every store keeps all of it."""
 
     def test_a_created_run_is_listed_and_empty(self, store: Store) -> None:
         store.create(header(), b"text").close()

@@ -1,1 +1,1 @@
-"""Controllers: steps that have other steps run. A module per kind; `controller` has what they share, and pipelines."""
+"""Controllers: steps that run other steps. A module per kind; `controller` has the base class, and pipelines."""

@@ -171,7 +171,7 @@ class MapController(Controller):
         return "" if self.item is None else f"{self.item}::"
 
     def _go_on(self, recorded: ItemList, record: Items) -> None:
-        """Go on with the list of an earlier invocation, or with what its source holds now."""
+        """Go on with the list of an earlier invocation, or with the current list of its source."""
         changed = self._listed_anew()
         if changed is not None and changed.digest != recorded.digest:
             if not self._holds_no_secret(changed):
