@@ -101,7 +101,7 @@ def test_a_record_that_is_cut_short_before_the_disk_refuses_is_not_half_there(pr
 
     assert process.returncode == STATE_ERROR
     assert "File too large" in message
-    assert "next: rerail resume r" in message
+    assert "then: rerail resume r" in message
     assert project.ledger() == ["a", "b"]
     project.rerail("resume", "r", check=0)
     assert project.ledger() == ["a", "b", "b", "c"]

@@ -167,7 +167,7 @@ def test_the_file_system_turns_read_only(tmp_path: Path) -> None:
 
         assert runner.returncode == STATE_ERROR, told
         assert "Read-only file system" in told or "Input/output error" in told
-        assert "next: rerail resume r" in told
+        assert "then: rerail resume r" in told
         volume.unmount()
         volume.mount()
         resumed_to_the_end(project, ["a", "a", "b"])

@@ -107,7 +107,7 @@ def mend(root: Path, world: World) -> bool:
     try:
         done = repair(DirectoryStore(str(root / "state")), "r")
     except StateDamaged as error:
-        assert "nothing was changed" in str(error)
+        assert "nothing changed" in str(error)
         return False
     if done.reason and done.seq < world.newest:
         world.given_up = True

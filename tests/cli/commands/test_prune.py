@@ -48,5 +48,5 @@ def test_prune_does_not_destroy_what_only_looks_well(project: Project) -> None:
     os.utime(journal, ns=(status.st_atime_ns, status.st_mtime_ns))  # as bits rot
     pruned = project.rerail("prune", "--keep", "0", check=0)
 
-    assert "run r stays" in pruned.stderr
+    assert "run r is kept" in pruned.stderr
     assert project.run_dir("r").exists()

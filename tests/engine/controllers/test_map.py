@@ -490,7 +490,7 @@ def test_names_as_they_are_shown_are_names_that_are_taken(project: Project) -> N
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
 
     assert project.rerail("logs", "r", "m[b]", check=0).stdout == "b\n"
-    assert "an item 'x' of m" in project.rerail("logs", "r", "m", "x", check=2).stderr
+    assert "no output of item 'x' of step 'm'" in project.rerail("logs", "r", "m", "x", check=2).stderr
 
 
 def test_a_step_of_unknown_outcome_inside_an_item_is_asked_about(project: Project) -> None:
