@@ -134,7 +134,7 @@ def _readings(artifact: Artifact, found: Match, means: SealEnv) -> list[tuple[Fi
             schema=schema,
             staged=staged,
             mask=means.mask,
-            known=lambda sha256: content is not None and not content.defect(sha256),
+            known=lambda sha256: content is not None and content.has(sha256) and not content.defect(sha256),
             progress=means.progress,
         )
         return read(file[1], demand), staged

@@ -58,16 +58,17 @@ class Shutdown:
 
     @property
     def phase(self) -> Phase:
-        if self.final_status:  # final hooks run whatever happened before, unless told to stop or unable to record
-            failed = self.signal is not None or self._recorder.write_error is not None
-            return Phase.DRAINING if failed else Phase.FINAL_HOOKS
-        if self.reason:
+        if self.is_draining:
             return Phase.DRAINING
+        if self.final_status:
+            return Phase.FINAL_HOOKS
         return Phase.CLEANUP if self._only_hooks else Phase.RUNNING
 
     @property
     def is_draining(self) -> bool:
-        return self.phase is Phase.DRAINING
+        if self.final_status:  # final hooks run after success and failure, unless told to stop or unable to record
+            return self.signal is not None or self._recorder.write_error is not None
+        return bool(self.reason)
 
     @property
     def is_stopping(self) -> bool:
