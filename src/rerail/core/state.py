@@ -395,6 +395,8 @@ def _listed(state: RunState, unit: UnitState, _seq: int, event: ev.ItemsListed) 
 
 
 def _dropped(state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped) -> None:
+    compaction.discard_inside(state, event.unit, unit)  # nothing of it runs again, so none of its files is checked
+    unit.artifacts, unit.inputs = (), ()
     unit.reason = f"dropped from the dead letter queue by {event.by}"
     compaction.reopen_ancestors(state, (event.step, event.item), unit.reason)
     unit.finished_at = event.at

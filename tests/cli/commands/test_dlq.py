@@ -154,3 +154,31 @@ def test_an_item_inside_a_dead_item(project: Project, how: str, allowed: str) ->
     assert not dead & {"q", "q::b"}
     if how != "retry" and allowed == "2":
         assert dead == {"p", "p::b"}
+
+
+def test_files_of_a_dropped_item_are_no_longer_checked(project: Project) -> None:
+    project.pipeline(
+        """
+steps:
+  - id: m
+    map: {over: [x, y]}
+    steps:
+      - id: a
+        run: 'echo a-${{ item }} >> "$LEDGER"; echo ${{ item }} > ${{ item }}.txt'
+        artifacts: [{path: "${{ item }}.txt", keep: false}]
+      - {id: b, needs: [a], run: 'test ${{ item }} = y'}
+"""
+    )
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.rerail("dlq", "drop", "r", "x", check=0)
+    (project.root / "x.txt").unlink()
+
+    planned = project.rerail("plan", "r", check=0)
+    project.rerail("resume", "r", check=0)
+
+    assert "x.txt" not in planned.stderr
+    assert sorted(project.ledger()) == ["a-x", "a-y"]
+    assert project.json("show", "r")["status"] == "completed"
+    project.rerail("verify", "r", check=0)
+    (project.root / "y.txt").unlink()  # of an item that was not dropped
+    assert "y.txt" in project.rerail("plan", "r", check=0).stderr
