@@ -85,7 +85,8 @@ from rerail import walker
 from rerail.cli.main import call
 
 def scandir(path):
-    open(os.environ["LEDGER"], "a").write("listing\\n")
+    with open(os.environ["LEDGER"], "a") as file:  # a signal that arrives while it is closed must not be lost
+        file.write("listing\\n")
     {how}
 
 class Os:
