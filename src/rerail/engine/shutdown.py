@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import enum
 import signal
 
 import msgspec
@@ -23,15 +22,6 @@ from rerail.errors import StateUnwritable
 from rerail.ports import Clock
 
 
-class Phase(enum.Enum):
-    """Phase of an invocation, by the tasks that may start."""
-
-    RUNNING = "steps and hooks"
-    CLEANUP = "hooks: a step failed under --fail-fast"
-    FINAL_HOOKS = "hooks: all else is done"
-    DRAINING = "nothing: attempts in flight end"
-
-
 class StopRequest(msgspec.Struct, frozen=True):
     """Why nothing new may start: the reason, and the signal or the cause of a pause that it came from."""
 
@@ -42,7 +32,7 @@ class StopRequest(msgspec.Struct, frozen=True):
 
 
 class Shutdown:
-    """Phase of one invocation, and the first reason to leave `Phase.RUNNING`."""
+    """Reason why an invocation starts no more steps, or nothing at all; the first one counts."""
 
     def __init__(self, spec: RunSpec, tools: Toolbox, recorder: Recorder, budget: RunBudget) -> None:
         self.reason = ""
@@ -57,15 +47,8 @@ class Shutdown:
         self._stops_on_error = spec.pipeline.checkpoint.on_error == "stop"
 
     @property
-    def phase(self) -> Phase:
-        if self.is_draining:
-            return Phase.DRAINING
-        if self.final_status:
-            return Phase.FINAL_HOOKS
-        return Phase.CLEANUP if self._only_hooks else Phase.RUNNING
-
-    @property
     def is_draining(self) -> bool:
+        """Whether nothing may start: attempts in flight end."""
         if self.final_status:  # final hooks run after success and failure, unless told to stop or unable to record
             return self.signal is not None or self._recorder.write_error is not None
         return bool(self.reason)
