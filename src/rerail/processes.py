@@ -17,6 +17,8 @@ from rerail.core.events import Owner
 
 MARKS = "RERAIL_MARKS"  # process tags of the runs that a process belongs to, outermost first
 
+GUARDS = ("steps-guard", "orphans-guard")  # names of the watchdogs of an invocation
+
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING = 3  # that many of them end rerail at once
 
@@ -142,6 +144,27 @@ def marked(mark: str) -> Iterator[int]:
             continue
         if bears(environment, mark) and _start_time(pid) is not None:
             yield pid
+
+
+def guard_line(name: str, owner: int) -> str:
+    """Return the command line of a watchdog."""
+    return f"{name} of {owner}"
+
+
+def is_guarded(owner: int) -> bool:
+    """Return whether a watchdog of a process that is gone is still at work."""
+    if _start_time(owner) is not None:
+        return False
+    lines = {guard_line(name, owner).encode() for name in GUARDS}
+    for pid in _others():
+        try:
+            with open(f"{_PROC}/{pid}/cmdline", "rb") as file:
+                line = file.read(64).partition(b"\0")[0]
+        except OSError:
+            continue
+        if line in lines and _start_time(pid) is not None:
+            return True
+    return False
 
 
 def _others() -> list[int]:

@@ -18,15 +18,17 @@ from typing import Any
 
 import msgspec
 
-from rerail import durable
+from rerail import durable, processes
 from rerail.core.inflight import AttemptTrace
 from rerail.core.values import Progress, Usage, parse_metrics, parse_outputs, parse_progress
 
 OUTPUT, METRICS, PROGRESS = ".output", ".metrics", ".progress"
 _ERROR = OUTPUT + ".error"
 _DEATH = "death"  # when the owner of the run was seen to be gone
+_OWNER = "owner"  # process that owns the run
+_GUARD_SECONDS = 30.0  # to wait for a watchdog that has not been given the time to write `death`
 _ORIGIN = "origin"  # the identity and the path of the lock of the run
-_ACCOUNTS = (METRICS, PROGRESS, _DEATH, _ORIGIN)  # needed by the next invocation; all other files are raw content
+_ACCOUNTS = (METRICS, PROGRESS, _DEATH, _ORIGIN, _OWNER)  # needed by the next invocation; all other files are raw content
 
 
 class ChildError(msgspec.Struct):
@@ -61,6 +63,8 @@ class DeadChannels:
         lent = [place for place in lent if place not in own]
         self._places = [*own, *lent]
         self._ours = [*own, *(place for place in lent if _is_abandoned(place))]
+        for place in self._places:
+            _wait_for_death(place)
         death = max(filter(None, map(_death, self._places)), default=None)
         self.died_at = death[0] if death else None
         self.died_after = death[1] if death else None
@@ -133,7 +137,8 @@ class Channels:
         """Return the path prefix of one attempt's channel files, and the variables for its environment."""
         if not (self._directory and os.path.isdir(self._directory)):
             self._directory = _new_directory(self._prefix)
-            put({os.path.join(self._directory, _ORIGIN): os.fsencode(self._origin)})
+            notes = {_ORIGIN: os.fsencode(self._origin), _OWNER: str(os.getpid()).encode()}
+            put({os.path.join(self._directory, name): note for name, note in notes.items()})
         prefix = os.path.join(self._directory, name)
         return prefix, {
             "RERAIL_OUTPUT": prefix + OUTPUT,
@@ -161,6 +166,19 @@ def note_death(directory: str, at: float, after: float) -> None:
     """Record when the owner of a run was last alive, and how many seconds its invocation had lasted by then."""
     with contextlib.suppress(OSError):
         put({os.path.join(directory, _DEATH): f"{at} {after}".encode()})
+
+
+def _wait_for_death(directory: str) -> None:
+    """Wait until a watchdog has recorded the death of the owner, while there is one that can."""
+    until = time.monotonic() + _GUARD_SECONDS
+    while _death(directory) is None and time.monotonic() < until:
+        try:
+            owner = int(_take(os.path.join(directory, _OWNER)))
+        except ValueError:
+            return
+        if not processes.is_guarded(owner):
+            return
+        time.sleep(0.005)
 
 
 def _death(directory: str) -> tuple[datetime, float] | None:

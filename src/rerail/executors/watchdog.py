@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from rerail import processes
 from rerail.executors import channels
 
-NAMES = ("steps-guard", "orphans-guard")  # neither the name of rerail nor that of its interpreter is in them
+NAMES = processes.GUARDS  # neither the name of rerail nor that of its interpreter is in them
 LEAVING_SECONDS = 5.0  # that rerail has to leave by itself, with an exit code that says why
 _AGAIN = (0.005, 0.02, 0.1, 0.3)  # seconds between the searches for processes that were being started when rerail died
 _PACE = 1.0  # seconds between two starts of a watchdog, should each die soon
@@ -96,7 +96,8 @@ class Watchdogs:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self._began = time.monotonic()
+        # One origin for all watchdogs: one that starts late, or again, may find a clock that was set since.
+        self._since, self._began = time.time(), time.monotonic()
         self._table = _Table()
         self._pids = [0] * len(NAMES)
         self._ends = [-1] * len(NAMES)  # descriptors that are readable when a watchdog has died, where there are such
@@ -215,7 +216,6 @@ class Watchdogs:
     # In the watchdog
 
     def _watch(self, number: int, parent: int) -> None:
-        since, began = time.time(), time.monotonic()
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
@@ -223,12 +223,12 @@ class Watchdogs:
                 signal.signal(one, signal.SIG_IGN)
             # All other descriptors are closed: a reader of rerail's output must not wait for a watchdog.
             _close_all_but(self._alive[0], self._heard[0], self._leave[1])
-            _rename(f"{NAMES[number]} of {parent}", NAMES[number])
+            _rename(processes.guard_line(NAMES[number], parent), NAMES[number])
             self._wait(number, parent)
             if not self._table.is_over:
                 if os.path.isdir(self._table.notes):
-                    now = time.monotonic()  # by the monotonic clock: the wall clock may have been set
-                    channels.note_death(self._table.notes, since + now - began, now - self._began)
+                    lasted = time.monotonic() - self._began  # by the monotonic clock: the wall clock may have been set
+                    channels.note_death(self._table.notes, self._since + lasted, lasted)
                 processes.kill_tagged(self._mark, self._table.known, pauses=_AGAIN)
         finally:
             os._exit(0)
