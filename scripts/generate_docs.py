@@ -57,7 +57,9 @@ def cli_reference() -> str:
     from rerail.cli.main import COMMANDS, cli
 
     intro = (
-        "# The command line\n\nDrawn from the commands themselves. `RUN` is an id, a unique prefix of one, or `last`. What a script"
+        "# The command line\n\nDrawn from the commands themselves. `RUN` is an id, a unique prefix of one, or `last`. Left out, it is"
+        " the newest run (`resume`, `plan`: the newest unfinished one; `watch`: the newest live one; `cost`, `verify`: all runs); a word"
+        " after `show`, `logs`, `history` and `dlq` that names no run may name a step or item of it. What a script"
         " would read goes to stdout, what is for people to stderr. Exit codes: [exit-codes.md](exit-codes.md).\n"
     )
     parts = [NOTE, intro]

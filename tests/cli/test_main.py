@@ -36,7 +36,7 @@ def test_help_and_version_work_anywhere(project: Project) -> None:
     [
         (("resme",), 2, "did you mean `rerail resume`?"),
         (("frobnicate",), 2, "No such command"),
-        (("run",), 2, "Missing argument"),
+        (("run",), 2, "no pipeline.yaml"),
         (("run", "p.yaml", "--parallel", "0"), 2, "--parallel"),
         (("run", "p.yaml", "--id", "../x"), 2, "cannot be a run id"),
         (("run", "p.yaml", "--id", "last"), 2, "reserved"),
@@ -45,7 +45,7 @@ def test_help_and_version_work_anywhere(project: Project) -> None:
         (("run", "nothing.yaml"), 2, "No such file"),
         (("run", "p.yaml", "--store", "gopher://x"), 2, "unknown store `gopher`"),
         (("run", "p.yaml", "--resume", "--fresh"), 2, "exclude each other"),
-        (("show",), 2, "Missing argument 'RUN'"),
+        (("show",), 3, "no runs in"),
         (("show", "x"), 3, "no run 'x'"),
         (("resume",), 3, "no runs in"),
         (("resume", "../../etc"), 3, "no run"),

@@ -80,6 +80,19 @@ def newest_first(store: Store) -> list[str]:
     return sorted(store.runs(), key=created, reverse=True)
 
 
+def newest_live(store: Store) -> str | None:
+    """Return the newest run with a live owner; None if there is none."""
+    index = store.index()
+    return next(
+        (
+            run_id
+            for run_id in newest_first(store)
+            if ((at_rest := index.get(run_id)) is None or at_rest.status == "running") and store.ownership(run_id).alive
+        ),
+        None,
+    )
+
+
 def _created_at(store: Store, run_id: str) -> str:
     """Return when a run was created, for sorting; '' if it is unknown."""
     header = store.header(run_id)

@@ -53,6 +53,24 @@ def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
     return pairs
 
 
+DEFAULT_PIPELINES = ("pipeline.yaml", "rerail.yaml")
+
+
+def default_pipeline() -> str:
+    """Return the pipeline file of the current directory; raise UsageError if there is none, or if there are two."""
+    found = [name for name in DEFAULT_PIPELINES if os.path.isfile(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"both {' and '.join(found)} are here: name the one to run", hint=f"rerail run {DEFAULT_PIPELINES[0]}"
+        )
+    raise UsageError(
+        f"no pipeline file named, and there is no {' or '.join(DEFAULT_PIPELINES)} here",
+        hint="rerail init, or rerail run FILE",
+    )
+
+
 def run_argument(*, required: bool = True) -> Decorator:
     metavar = "RUN" if required else "[RUN]"
     return click.argument("run_name", metavar=metavar, required=required, shell_complete=complete_run)
@@ -75,7 +93,7 @@ def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
     try:
         store = open_store(ctx.params.get("store_url"))
-        run_id = find_run(store, ctx.params["run_name"])
+        run_id = find_run_or_newest(store, ctx.params["run_name"])
         steps = [record.id for record in api.checkpoint(store, store.read(run_id)).steps]
     except Exception:  # noqa: BLE001 - a shell that completes must not be shown errors
         return []
@@ -125,6 +143,46 @@ def find_run(store: Store, wanted: str) -> str:
         )
     import difflib
 
+    if os.path.isfile(wanted) and wanted.endswith((".yaml", ".yml")):
+        file = shlex.quote(wanted)
+        raise UsageError(
+            f"{wanted} is a pipeline file, not a run", hint=f"rerail run {file} --resume, or rerail resume without it"
+        )
     close = difflib.get_close_matches(wanted, runs, n=3, cutoff=0.5)
     near = f"; did you mean {' or '.join(close)}?" if close else ""
     raise RunNotFound(f"no run {wanted!r} in {store.url}{near}", hint="rerail list")
+
+
+def find_run_or_newest(store: Store, wanted: str | None) -> str:
+    """Resolve the RUN of a command that only reads; without one, return the newest run."""
+    if wanted is not None:
+        return find_run(store, wanted)
+    from rerail.app.runs import newest_first  # only to complete or find a name
+
+    runs = newest_first(store)
+    if not runs:
+        raise RunNotFound(f"no runs in {store.url}", hint="rerail run PIPELINE")
+    return runs[0]
+
+
+def find_run_and_step(store: Store, wanted: str | None, *rest: str | None) -> tuple[str, tuple[str | None, ...]]:
+    """Resolve RUN STEP …, where RUN may be left out: a word that names no run may name a step of the newest one."""
+    if wanted is None:
+        return find_run_or_newest(store, None), rest
+    try:
+        return find_run(store, wanted), rest
+    except RunNotFound:
+        if rest[-1] is not None or not store.runs():
+            raise
+        newest = find_run_or_newest(store, None)
+        if wanted.partition("[")[0] not in _steps_of(store, newest):
+            raise
+        return newest, (wanted, *rest[:-1])
+
+
+def _steps_of(store: Store, run_id: str) -> set[str]:
+    """Return the steps of a run at any depth."""
+    from rerail import api  # planning and loading: only where a word may be a step
+
+    recording = store.read(run_id)
+    return {step for step, _ in recording.state.units} | {step.id for step in api.checkpoint(store, recording).steps}

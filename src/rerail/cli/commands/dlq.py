@@ -14,7 +14,7 @@ import msgspec
 
 from rerail.app import interventions
 from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
-from rerail.cli.options import find_run, json_option, open_store, reach, run_argument, store_option
+from rerail.cli.options import find_run, find_run_or_newest, json_option, open_store, reach, run_argument, store_option
 from rerail.cli.render.streams import print_json, printable, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
@@ -24,7 +24,7 @@ from rerail.core.dead_letters import DeadLetter, history, select
 from rerail.core.events import Failure
 from rerail.core.items import key_of, parent_of
 from rerail.core.state import RunState, Unit, UnitState, name
-from rerail.errors import UsageError
+from rerail.errors import RunNotFound, UsageError
 from rerail.ports import Store
 from rerail.text import one_line, without_escapes
 
@@ -45,16 +45,16 @@ def selecting(command: Any) -> Any:
 
 
 @dlq.command(name="list", epilog="Example: rerail dlq list last --json")
-@run_argument()
+@run_argument(required=False)
 @selecting
 @json_option("An array of items with all their errors, newest first.")
 @store_option()
 def list_letters(
-    run_name: str, items: tuple[str, ...], step: str, error: str, as_json: bool, store_url: str | None
+    run_name: str | None, items: tuple[str, ...], step: str, error: str, as_json: bool, store_url: str | None
 ) -> int:
     """List the items that failed permanently, newest first."""
     store = open_store(store_url)
-    run_id = find_run(store, run_name)
+    run_id, items = _run_and_items(store, run_name, items)
     letters = sorted(_letters(store, run_id, items, step, error), key=lambda one: one.failed_at, reverse=True)
     if as_json:
         print_json(letters)
@@ -78,6 +78,19 @@ def list_letters(
         sys.stdout.write("".join(line + "\n" for line in table(rows, look)))
         say(f"  next: rerail dlq show {run_id} ITEM, or rerail dlq retry {run_id}{reach(store)}")
     return 0
+
+
+def _run_and_items(store: Store, wanted: str | None, items: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Resolve RUN ITEM …, where RUN may be left out: a word that names no run may name an item of the newest one."""
+    try:
+        return find_run_or_newest(store, wanted), items
+    except RunNotFound:
+        if wanted is None or not store.runs():
+            raise
+        newest = find_run_or_newest(store, None)
+        if select(store.read(newest).state, (wanted,))[1]:
+            raise
+        return newest, (wanted, *items)
 
 
 def _letters(store: Store, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[DeadLetter]:
@@ -126,14 +139,16 @@ def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, erro
 
 
 @dlq.command(epilog="Example: rerail dlq show last chapter-7")
-@run_argument()
-@click.argument("items", nargs=-1, required=True, metavar="ITEM...")
+@run_argument(required=False)
+@click.argument("items", nargs=-1, metavar="ITEM...")
 @json_option("An array of items with all their errors.")
 @store_option()
-def show(run_name: str, items: tuple[str, ...], as_json: bool, store_url: str | None) -> int:
+def show(run_name: str | None, items: tuple[str, ...], as_json: bool, store_url: str | None) -> int:
     """Show an item and all its errors."""
     store = open_store(store_url)
-    run_id = find_run(store, run_name)
+    run_id, items = _run_and_items(store, run_name, items)
+    if not items:
+        raise UsageError("no item named", hint=f"rerail dlq list {run_id}")
     letters = _letters(store, run_id, items, "", "")
     if as_json:
         print_json(letters)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from rerail.app.logs import LogReader, LogSelection, Piece
-from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_option
+from rerail.cli.options import complete_step, find_run_and_step, open_store, run_argument, store_option
 from rerail.cli.render.streams import printable, say
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.core.state import name
@@ -23,18 +23,18 @@ _COLOURS = ("cyan", "green", "yellow", "")
 
 
 @click.command(epilog="Example: rerail logs last build -f")
-@run_argument()
+@run_argument(required=False)
 @click.argument("step", required=False, default=None, shell_complete=complete_step)
 @click.argument("item", required=False, default=None)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt of STEP.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
 @store_option()
 def logs(
-    run_name: str, step: str | None, item: str | None, attempt: int | None, follow: bool, store_url: str | None
+    run_name: str | None, step: str | None, item: str | None, attempt: int | None, follow: bool, store_url: str | None
 ) -> int:
     """Print the output of all steps, of one step, or of one item of a map, in order of time."""
     store = open_store(store_url)
-    run_id = find_run(store, run_name)
+    run_id, (step, item) = find_run_and_step(store, run_name, step, item)
     if step is not None and item is None and step.endswith("]") and "[" in step:  # as `show` names it
         step, _, item = step[:-1].partition("[")
     if attempt is not None and step is None:

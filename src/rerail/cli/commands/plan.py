@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from rerail import api
+from rerail.app.runs import newest_unfinished
 from rerail.cli.execute import ExecuteFlags, go_on, show_plan
-from rerail.cli.options import complete_run, find_run, json_option, open_store, store_option
+from rerail.cli.options import complete_run, default_pipeline, find_run, json_option, open_store, store_option
 from rerail.core.model import RunOptions
 from rerail.core.planner import plan as plan_of
 from rerail.core.state import RunState
@@ -17,13 +18,19 @@ from rerail.errors import UsageError
 
 
 @click.command(epilog="Example: rerail plan last")
-@click.argument("what", metavar="PIPELINE|RUN", shell_complete=complete_run)
+@click.argument("what", metavar="[PIPELINE|RUN]", required=False, shell_complete=complete_run)
 @click.option("--verify", type=click.Choice(["full", "fast"]), default="full", help="As in `rerail resume`.")
 @click.option("--no-restore", is_flag=True, help="As in `rerail resume`.")
 @json_option("The decisions and their reasons, as JSON.")
 @store_option()
-def plan(what: str, as_json: bool, store_url: str | None, **wishes: Any) -> int:
-    """Show what a run would do and why, without changing anything (`run --dry-run`, `resume --dry-run`)."""
+def plan(what: str | None, as_json: bool, store_url: str | None, **wishes: Any) -> int:
+    """Show what a run would do and why, without changing anything (`run --dry-run`, `resume --dry-run`).
+
+    By default that of the newest unfinished run; if there is none, of pipeline.yaml or rerail.yaml of this directory.
+    """
+    if what is None:
+        store = open_store(store_url)
+        what = (newest_unfinished(store) if store.runs() else None) or default_pipeline()
     if not os.path.isfile(what) and what.endswith((".yaml", ".yml")):
         raise UsageError(f"no such file: {what}", hint="rerail plan PIPELINE|RUN")
     if os.path.isfile(what):

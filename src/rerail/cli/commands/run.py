@@ -12,7 +12,7 @@ import msgspec
 from rerail import api
 from rerail.app.runs import resumable
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
-from rerail.cli.options import open_store, pairs
+from rerail.cli.options import default_pipeline, open_store, pairs
 from rerail.cli.render.streams import outlet
 from rerail.cli.render.summary import conclude
 from rerail.core.model import Pipeline, RunOptions
@@ -25,7 +25,7 @@ from rerail.stores.directory import check_run_id
 
 
 @click.command(epilog="Example: rerail run pipeline.yaml -p task=docs --parallel 4")
-@click.argument("pipeline", type=click.Path())
+@click.argument("pipeline", type=click.Path(), required=False)
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A param of the pipeline; repeatable.")
 @click.option("--params-file", type=click.Path(), help="Params from a YAML or JSON file.")
 @click.option("--id", "run_id", metavar="ID", help="The id of the run, instead of a generated one.")
@@ -37,7 +37,7 @@ from rerail.stores.directory import check_run_id
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
 @driving_options
 def run(
-    pipeline: str,
+    pipeline: str | None,
     params: tuple[str, ...],
     params_file: str | None,
     run_id: str | None,
@@ -47,7 +47,8 @@ def run(
     store_url: str | None,
     **wishes: Any,
 ) -> int:
-    """Run a pipeline."""
+    """Run a pipeline: PIPELINE, or pipeline.yaml or rerail.yaml of this directory."""
+    pipeline = pipeline or default_pipeline()
     if run_id is not None:
         check_run_id(run_id)
     if resume_ and fresh:

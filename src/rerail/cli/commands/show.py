@@ -12,7 +12,7 @@ import msgspec
 from rerail.app.runs import owner_fields
 from rerail.cli.options import (
     complete_step,
-    find_run,
+    find_run_and_step,
     json_option,
     open_store,
     reach,
@@ -31,16 +31,18 @@ from rerail.ports import Store
 
 
 @click.command(epilog="Example: rerail show last, or of a map: rerail show last sections --page 2")
-@run_argument()
+@run_argument(required=False)
 @click.argument("step", required=False, default=None, shell_complete=complete_step)
 @click.option("--page", type=click.IntRange(min=1), default=1, metavar="N", help="Page of items to show.")
 @click.option("--status", type=click.Choice(STATUS), help="Only items with this status.")
 @json_option("The state of the run, named as in checkpoint.json.")
 @store_option()
-def show(run_name: str, step: str | None, page: int, status: str | None, as_json: bool, store_url: str | None) -> int:
+def show(
+    run_name: str | None, step: str | None, page: int, status: str | None, as_json: bool, store_url: str | None
+) -> int:
     """Show a run: its steps, outputs, artifacts and errors; or the items of one map."""
     store = open_store(store_url)
-    run_id = find_run(store, run_name)
+    run_id, (step,) = find_run_and_step(store, run_name, step)
     if step is not None:
         from rerail.cli.render.items import show_items  # only for one step
 

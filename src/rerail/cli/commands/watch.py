@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from rerail.app.traces import process_tag_in
-from rerail.cli.options import find_run, open_store, run_argument, store_option
+from rerail.cli.options import find_run, find_run_or_newest, open_store, run_argument, store_option
 from rerail.cli.render.events import sentence
 from rerail.cli.render.probe import AttemptProbe
 from rerail.cli.render.streams import STDERR, say
@@ -24,13 +24,13 @@ IDLE_FACTOR = 5  # reading takes at most a fifth of the time
 
 
 @click.command(epilog="Example: rerail watch last")
-@run_argument()
+@run_argument(required=False)
 @store_option()
-def watch(run_name: str, store_url: str | None) -> int:
-    """Watch a live run of another process; Ctrl-C leaves the run alone."""
+def watch(run_name: str | None, store_url: str | None) -> int:
+    """Watch a live run of another process, by default the newest; Ctrl-C leaves the run alone."""
     gc.enable()
     store = open_store(store_url)
-    run_id = find_run(store, run_name)
+    run_id = find_run(store, run_name) if run_name is not None else _live_or_newest(store)
     try:
         recording = _draw(store, run_id) if terminal_of(STDERR).live else _tell(store, run_id)
     except KeyboardInterrupt:
@@ -40,6 +40,13 @@ def watch(run_name: str, store_url: str | None) -> int:
     hint = "" if status == "completed" else f"\n  next: rerail {'show' if status == 'failed' else 'resume'} {run_id}"
     say(f"rerail: run {run_id} is {status}{hint}")
     return 0
+
+
+def _live_or_newest(store: Store) -> str:
+    """Return the newest run that has an owner, or else the newest run."""
+    from rerail.app.runs import newest_live  # only if no run is named
+
+    return newest_live(store) or find_run_or_newest(store, None)
 
 
 def _draw(store: Store, run_id: str) -> LoadedRun:
