@@ -9,26 +9,26 @@ from tests.conftest import Project
 # The disk fails while there is a file `broken`; with `broken-once` it is full the next time that the journal is synced.
 FAILING = """
 import errno, os
-from rerail import durable
-sync = durable.sync
+from rerail.durable import files
+sync = files.sync
 def failing(fd):
     if os.path.exists("broken"):
         raise OSError(errno.EIO, "Input/output error")
     sync(fd)
-durable.sync = failing
-sync_journal = durable.AppendFile.sync
+files.sync = failing
+sync_journal = files.AppendFile.sync
 def full_once(self):
     if os.path.exists("broken-once"):
         os.unlink("broken-once")
         raise OSError(errno.ENOSPC, "No space left on device")
     sync_journal(self)
-durable.AppendFile.sync = full_once
-write = durable.write_all
+files.AppendFile.sync = full_once
+write = files.write_all
 def failing_too(fd, data, offset=0):
     if os.path.exists("broken"):
         raise OSError(errno.EIO, "Input/output error")
     write(fd, data, offset)
-durable.write_all = failing_too
+files.write_all = failing_too
 import rerail.__main__
 """
 

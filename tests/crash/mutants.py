@@ -13,7 +13,7 @@ KILLED_AND_CUT = "tests/crash/test_explorer.py::test_the_same_for_every_state_of
 FAILING_ONCE = "tests/crash/test_explorer.py::test_every_operation_fails[EIO-once]"
 DAMAGE = "tests/crash/test_damage.py"
 KILLED = "tests/crash/test_kill_points.py::test_killed_before_any_call_then_resumed_equals_never_killed[0]"
-DURABLE = "durable/__init__.py"
+FILES = "durable/files.py"
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,42 +31,42 @@ MUTANTS = (
     # Durability
     Mutant(
         name="no-fsync",
-        file=DURABLE,
+        file=FILES,
         old="        os.fdatasync(fd)\n",
         new="        pass\n",
         tests=(EXPLORED,),
     ),
     Mutant(
         name="no-directory-fsync",
-        file=DURABLE,
+        file=FILES,
         old="        os.fsync(fd)\n",
         new="        pass\n",
         tests=(EXPLORED,),
     ),
     Mutant(
         name="fsync-retried",
-        file=DURABLE,
+        file=FILES,
         old="        os.fdatasync(fd)\n",
         new="        try:\n            os.fdatasync(fd)\n        except OSError:\n            os.fdatasync(fd)\n",
         tests=(FAILING_ONCE,),
     ),
     Mutant(
         name="short-write-ignored",
-        file=DURABLE,
+        file=FILES,
         old="    while written < len(data):\n",
         new="    while False:\n",
         tests=("tests/crash/test_explorer.py::test_every_write_is_short",),
     ),
     Mutant(
         name="directory-published-before-its-names-are-durable",
-        file=DURABLE,
+        file=FILES,
         old="    sync_dir(path)\n    if os.path.lexists(target):\n",
         new="    if os.path.lexists(target):\n",
         tests=(EXPLORED,),
     ),
     Mutant(
         name="new-files-not-synced",
-        file=DURABLE,
+        file=FILES,
         old="        write_all(fd, data)\n        sync(fd)\n    finally:\n",
         new="        write_all(fd, data)\n    finally:\n",
         tests=(EXPLORED,),
@@ -161,7 +161,7 @@ MUTANTS = (
     # Who may write
     Mutant(
         name="lock-unlinked",
-        file=DURABLE,
+        file=FILES,
         old="            if fd >= 0:\n                os.close(fd)\n        self._fd = self._former_fd = -1\n",
         new='            if fd >= 0:\n                os.unlink(os.readlink(f"/proc/self/fd/{fd}"))\n'
         "                os.close(fd)\n        self._fd = self._former_fd = -1\n",
@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lock-inherited-by-steps",
-        file=DURABLE,
+        file=FILES,
         old="        _held.add(self)\n",
         new="        _held.add(self)\n        os.set_inheritable(self._fd, True)\n",
         also=(("executors/local.py", "        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()]\n", ""),),
@@ -177,14 +177,14 @@ MUTANTS = (
     ),
     Mutant(
         name="lock-kept-by-forked-children",
-        file=DURABLE,
+        file=FILES,
         old="        lock.release()\n\n\nos.register_at_fork",
         new="        pass\n\n\nos.register_at_fork",
         tests=("tests/stores/test_directory.py",),
     ),
     Mutant(
         name="links-followed",
-        file=DURABLE,
+        file=FILES,
         old="_NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC\n",
         new="_NOFOLLOW = os.O_CLOEXEC\n",
         tests=("tests/stores/test_directory.py",),
@@ -299,14 +299,14 @@ MUTANTS = (
     ),
     Mutant(
         name="moved-file-not-synced",
-        file="durable/__init__.py",
+        file=FILES,
         old="    os.rename(path, target)\n    sync_dir(os.path.dirname(target))\n    if os",
         new="    os.rename(path, target)\n    if os",
         tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_after_a_run_was_deleted_does_not_bring_it_back",),
     ),
     Mutant(
         name="replaced-file-not-durable",
-        file="durable/__init__.py",
+        file=FILES,
         old="    sync_dir(os.path.dirname(path))\n\n\ndef writer_temporary",
         new="\n\ndef writer_temporary",
         tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_loses_no_letter_that_was_put",),
@@ -419,7 +419,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a-replaced-lock-counts",
-        file=DURABLE,
+        file=FILES,
         old="        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)\n",
         new="        return False\n",
         tests=("tests/stores/test_writer.py::test_two_owners_of_one_run_do_not_both_go_on",),

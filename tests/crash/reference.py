@@ -23,6 +23,7 @@ from rerail.core.items import COMPLETED, FAILED
 from rerail.core.model import Call, Loop, Map, Pipeline, Retry, RunOptions, Source, Step
 from rerail.core.run_state import Unit, name
 from rerail.core.state import RunState
+from rerail.durable import files
 from rerail.errors import RerailError, RunNotFound, StateError
 from rerail.stores.directory import DirectoryStore
 from tests.lab.faults import FaultFS
@@ -139,7 +140,7 @@ class World:
 
 def live(root: Path, pipeline: Pipeline, world: World) -> str:
     """Start the run, or go on with it, to the end of this life; how it ended: a status, or an error's name."""
-    durable._counter = _life["counter"] = itertools.count(1000 * world.life)  # what a process of its own would have
+    files._counter = _life["counter"] = itertools.count(1000 * world.life)  # what a process of its own would have
     store = DirectoryStore(str(root / "state"))
     functions = world.functions(root)
     try:
@@ -288,7 +289,7 @@ def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerail.executors.threads.time", _StillTime())
     monkeypatch.setitem(_life, "counter", itertools.count(1000))
     monkeypatch.setattr("rerail.stores.directory.os.urandom", lambda size: next(_life["counter"]).to_bytes(size, "big"))
-    monkeypatch.setattr("rerail.durable._counter", durable._counter)  # to be as it was afterwards
+    monkeypatch.setattr("rerail.durable.files._counter", files._counter)  # to be as it was afterwards
     monkeypatch.setattr("rerail.durable.AppendFile.STEP", 4096)  # so that journals grow beyond it
     monkeypatch.setattr("rerail.stores.writer.RESERVE_BYTES", 0)
     monkeypatch.setattr("rerail.engine.recorder.SNAPSHOT_SHARE", 1e9)

@@ -25,11 +25,11 @@ from typing import Any, Literal, Self
 import msgspec
 
 from rerail import durable
-from rerail.durable import copies
+from rerail.durable import copies, files
 
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _PLAIN = frozenset({"symlink", "chmod", "fchmod"})  # counted and failing like others, not in crash states
-_MODULES: tuple[Any, ...] = (durable, copies)
+_MODULES: tuple[Any, ...] = (files, copies)
 
 
 class SimulatedCrash(BaseException):
@@ -74,7 +74,7 @@ class FaultFS:
     def __enter__(self) -> Self:
         for module in _MODULES:
             module.os = self
-        durable._remove_tree = self.rmtree
+        files._remove_tree = self.rmtree
         copies._remove_tree_at = self.rmtree_at
         return self
 
@@ -83,7 +83,7 @@ class FaultFS:
     ) -> bool:
         for module in _MODULES:
             module.os = os
-        durable._remove_tree = _REMOVE_TREE
+        files._remove_tree = _REMOVE_TREE
         copies._remove_tree_at = _REMOVE_TREE_AT
         if self.crashed:
             self._let_go()
@@ -261,7 +261,7 @@ class FaultFS:
 
     def _let_go(self) -> None:
         """What the kernel does for a dead process: its locks and descriptors are gone."""
-        for lock in list(durable._held):
+        for lock in list(files._held):
             if lock._fd in self._paths:
                 del self._paths[lock._fd]
                 lock.release()
@@ -274,7 +274,7 @@ class FaultFS:
         self._paths.clear()
 
 
-_REMOVE_TREE = durable._remove_tree
+_REMOVE_TREE = files._remove_tree
 _REMOVE_TREE_AT = copies._remove_tree_at
 
 

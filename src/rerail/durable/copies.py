@@ -16,7 +16,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rerail.durable import (
+from rerail.durable.files import (
     TEMPORARY_SUFFIX,
     create_file,
     make_dir,
