@@ -9,20 +9,20 @@ from tests.conftest import Project
 # The disk fails while there is a file `broken`; with `broken-once` it is full the next time that the journal is synced.
 FAILING = """
 import errno, os
-from rerail.durable import files
+from rerail.durable import AppendFile, files
 sync = files.sync
 def failing(fd):
     if os.path.exists("broken"):
         raise OSError(errno.EIO, "Input/output error")
     sync(fd)
 files.sync = failing
-sync_journal = files.AppendFile.sync
+sync_journal = AppendFile.sync
 def full_once(self):
     if os.path.exists("broken-once"):
         os.unlink("broken-once")
         raise OSError(errno.ENOSPC, "No space left on device")
     sync_journal(self)
-files.AppendFile.sync = full_once
+AppendFile.sync = full_once
 write = files.write_all
 def failing_too(fd, data, offset=0):
     if os.path.exists("broken"):

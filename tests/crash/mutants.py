@@ -14,6 +14,7 @@ FAILING_ONCE = "tests/crash/test_explorer.py::test_every_operation_fails[EIO-onc
 DAMAGE = "tests/crash/test_damage.py"
 KILLED = "tests/crash/test_kill_points.py::test_killed_before_any_call_then_resumed_equals_never_killed[0]"
 FILES = "durable/files.py"
+LOCK = "durable/lock.py"
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +162,7 @@ MUTANTS = (
     # Who may write
     Mutant(
         name="lock-unlinked",
-        file=FILES,
+        file=LOCK,
         old="            if fd >= 0:\n                os.close(fd)\n        self._fd = self._former_fd = -1\n",
         new='            if fd >= 0:\n                os.unlink(os.readlink(f"/proc/self/fd/{fd}"))\n'
         "                os.close(fd)\n        self._fd = self._former_fd = -1\n",
@@ -169,7 +170,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lock-inherited-by-steps",
-        file=FILES,
+        file=LOCK,
         old="        _held.add(self)\n",
         new="        _held.add(self)\n        os.set_inheritable(self._fd, True)\n",
         also=(("executors/local.py", "        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()]\n", ""),),
@@ -177,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lock-kept-by-forked-children",
-        file=FILES,
+        file=LOCK,
         old="        lock.release()\n\n\nos.register_at_fork",
         new="        pass\n\n\nos.register_at_fork",
         tests=("tests/stores/test_directory.py",),
@@ -185,8 +186,8 @@ MUTANTS = (
     Mutant(
         name="links-followed",
         file=FILES,
-        old="_NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC\n",
-        new="_NOFOLLOW = os.O_CLOEXEC\n",
+        old="NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC\n",
+        new="NOFOLLOW = os.O_CLOEXEC\n",
         tests=("tests/stores/test_directory.py",),
     ),
     Mutant(
@@ -307,8 +308,8 @@ MUTANTS = (
     Mutant(
         name="replaced-file-not-durable",
         file=FILES,
-        old="    sync_dir(os.path.dirname(path))\n\n\ndef writer_temporary",
-        new="\n\ndef writer_temporary",
+        old="    sync_dir(os.path.dirname(path))\n\n\ndef temporary_of",
+        new="\n\ndef temporary_of",
         tests=("tests/crash/test_power_cut_mending.py::test_a_power_cut_loses_no_letter_that_was_put",),
     ),
     Mutant(
@@ -419,7 +420,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a-replaced-lock-counts",
-        file=FILES,
+        file=LOCK,
         old="        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)\n",
         new="        return False\n",
         tests=("tests/stores/test_writer.py::test_two_owners_of_one_run_do_not_both_go_on",),

@@ -328,7 +328,7 @@ def test_a_lock_whose_file_was_replaced_in_the_meantime_is_none(tmp_path: Path, 
         flock(fd, how)
 
     with monkeypatch.context() as patch:
-        patch.setattr("rerail.durable.files.fcntl.flock", replaced_before)
+        patch.setattr("rerail.durable.lock.fcntl.flock", replaced_before)
         with pytest.raises(BlockingIOError):
             durable.Lock(str(path))
     durable.Lock(str(path)).release()

@@ -25,11 +25,11 @@ from typing import Any, Literal, Self
 import msgspec
 
 from rerail import durable
-from rerail.durable import copies, files
+from rerail.durable import append, copies, files, lock
 
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _PLAIN = frozenset({"symlink", "chmod", "fchmod"})  # counted and failing like others, not in crash states
-_MODULES: tuple[Any, ...] = (files, copies)
+_MODULES: tuple[Any, ...] = (files, append, lock, copies)
 
 
 class SimulatedCrash(BaseException):
@@ -261,10 +261,10 @@ class FaultFS:
 
     def _let_go(self) -> None:
         """What the kernel does for a dead process: its locks and descriptors are gone."""
-        for lock in list(files._held):
-            if lock._fd in self._paths:
-                del self._paths[lock._fd]
-                lock.release()
+        for one in list(lock._held):
+            if one._fd in self._paths:
+                del self._paths[one._fd]
+                one.release()
         for fd in self._paths:
             try:
                 os.close(fd)

@@ -38,7 +38,7 @@ def keeps_for_later(patch: Patch) -> None:
 
 
 def excludes_nobody(patch: Patch) -> None:
-    patch.setattr("rerail.durable.files.fcntl.flock", lambda _fd, _how: None)
+    patch.setattr("rerail.durable.lock.fcntl.flock", lambda _fd, _how: None)
 
 
 def swallows_errors(patch: Patch) -> None:
@@ -79,8 +79,8 @@ def believes_the_dead_alive(patch: Patch) -> None:
 
 
 def lets_children_write(patch: Patch) -> None:
-    patch.setattr("rerail.durable.files._held", ())
-    patch.setattr("rerail.durable.files._forget_in_child", lambda: None)
+    patch.setattr("rerail.durable.lock._held", ())
+    patch.setattr("rerail.durable.lock._forget_in_child", lambda: None)
     patch.setattr(durable.Lock, "release", lambda _self: None)
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from rerail.core.audit import AuditEntry
-from rerail.durable import copies as durable_files
-from rerail.durable import create_file
+from rerail.durable import copies, create_file
 from rerail.ports import ContentStore
 
 _encode = msgspec.json.Encoder().encode
@@ -29,7 +28,7 @@ def write_manifest(entries: Iterable[AuditEntry], content: ContentStore, staged:
     if content.defect(sha256):
         fd = create_file(staged)
         try:
-            durable_files.write_on(fd, data)
+            copies.write_on(fd, data)
         finally:
             os.close(fd)
         content.publish([(staged, sha256)])

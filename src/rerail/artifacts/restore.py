@@ -20,7 +20,7 @@ from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Decision, Plan
 from rerail.core.planner import step_at, step_index
 from rerail.core.state import RunState, Unit, name
-from rerail.durable import copies as durable_files
+from rerail.durable import copies
 from rerail.errors import ArtifactUnreadable
 from rerail.ports import ContentStore, RunFiles
 from rerail.walker import is_pattern
@@ -68,7 +68,7 @@ class Restorer:
             self._mend(flaw, decision, mended, external=declared is not None and declared.external)
         for path, mode in sorted(self._modes.items(), reverse=True):  # now that they are complete
             with contextlib.suppress(OSError):
-                durable_files.set_mode(path, mode)
+                copies.set_mode(path, mode)
         if decision.mends:
             mended.restored = tuple(flaw for flaw in decision.flaws if flaw.path not in self.failed)
         if mended.restored:
@@ -126,15 +126,15 @@ class Restorer:
     def _restore(self, flaw: Flaw, real: str) -> None:
         entry = flaw.entry
         if entry.kind == "dir":
-            durable_files.place_dir(real)
+            copies.place_dir(real)
             if entry.mode:
                 self._modes[real] = entry.mode
         elif entry.kind == "link":
-            durable_files.place_link(real, to_path(entry.target))
+            copies.place_link(real, to_path(entry.target))
         else:
             fd = self._content.open(entry.sha256)
             try:
-                durable_files.place_copy(fd, real, entry.mode, entry.sha256, self._run_id)
+                copies.place_copy(fd, real, entry.mode, entry.sha256, self._run_id)
             finally:
                 os.close(fd)
 

@@ -20,7 +20,7 @@ from rerail.core.audit import AuditEntry
 from rerail.core.events import ArtifactInternals, ArtifactRecord, InputRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact
-from rerail.durable import copies as durable_files
+from rerail.durable import copies
 from rerail.ports import ContentStore
 from rerail.text import size_text
 
@@ -107,7 +107,7 @@ def _sealed(artifact: Artifact, found: Match, means: SealEnv, warnings: list[str
         raise ArtifactInvalid(f"artifact {artifact.path} is an empty directory")
     try:
         others = [os.path.join(means.place.work_dir, to_path(entry.path)) for entry in found.others]
-        durable_files.sync_files([full for _, full in found.files], means.place.root, others)
+        copies.sync_files([full for _, full in found.files], means.place.root, others)
         readings = _readings(artifact, found, means)
     except ChangedWhileRead as error:
         raise ArtifactInvalid(f"artifact {error}") from None

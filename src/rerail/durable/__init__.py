@@ -9,12 +9,11 @@ Rules a reader must not break:
 
 from __future__ import annotations
 
+from rerail.durable.append import AppendFile
 from rerail.durable.files import (
     DIR_MODE,
     FILE_MODE,
     TEMPORARY_SUFFIX,
-    AppendFile,
-    Lock,
     append_line,
     create_file,
     make_dir,
@@ -39,6 +38,7 @@ from rerail.durable.files import (
     write_new,
     writer_temporary,
 )
+from rerail.durable.lock import Lock, SharedLock
 
 __all__ = [
     "DIR_MODE",
@@ -46,6 +46,7 @@ __all__ = [
     "TEMPORARY_SUFFIX",
     "AppendFile",
     "Lock",
+    "SharedLock",
     "append_line",
     "create_file",
     "make_dir",

@@ -350,21 +350,3 @@ def _copy_file_at(name: str, parent: int, target: str) -> None:
             os.close(fd)
     finally:
         os.close(source)
-
-
-class SharedLock:
-    """Lock that is shared by users of files that must stay, and exclusive for the removal of some."""
-
-    def __init__(self, path: str, *, alone: bool = False, wait: bool = False) -> None:
-        """Take the lock, shared or `alone`; alone without `wait`, raise BlockingIOError if others hold it."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, (fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) if alone else fcntl.LOCK_SH)
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1

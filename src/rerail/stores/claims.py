@@ -10,7 +10,7 @@ import msgspec
 
 from rerail import durable
 from rerail.core.claims import ClaimRecord
-from rerail.durable.copies import SharedLock
+from rerail.durable import SharedLock
 from rerail.errors import StateUnwritable
 
 _ENDING = ".json"

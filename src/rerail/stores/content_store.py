@@ -11,8 +11,7 @@ import os
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 
-from rerail.durable import copies as durable_files
-from rerail.durable import make_dir, remove_file
+from rerail.durable import SharedLock, copies, make_dir, remove_file
 
 MOST = 20 << 30  # bytes of the whole store
 SPARE = 1 << 30  # bytes of the disk that are left to others
@@ -31,7 +30,7 @@ class DirectoryContentStore:
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[None]:
-        lock = durable_files.SharedLock(os.path.join(self._root, "lock")) if os.path.isdir(self._root) else None
+        lock = SharedLock(os.path.join(self._root, "lock")) if os.path.isdir(self._root) else None
         try:
             yield
         finally:
@@ -55,10 +54,10 @@ class DirectoryContentStore:
         return True
 
     def publish(self, staged: Iterable[tuple[str, str]]) -> None:
-        durable_files.publish([(path, self._path(sha256)) for path, sha256 in staged])
+        copies.publish([(path, self._path(sha256)) for path, sha256 in staged])
 
     def open(self, sha256: str) -> int:
-        return durable_files.open_regular(self._path(sha256))
+        return copies.open_regular(self._path(sha256))
 
     def defect(self, sha256: str) -> str:
         try:
@@ -67,7 +66,7 @@ class DirectoryContentStore:
             return "not in the content store" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
         digest = hashlib.sha256()
         try:
-            while chunk := os.read(fd, durable_files.CHUNK):
+            while chunk := os.read(fd, copies.CHUNK):
                 digest.update(chunk)
         except OSError as error:
             return f"the copy in the content store cannot be read: {error.strerror}"
@@ -98,7 +97,7 @@ class DirectoryContentStore:
     def collect(self, find_live: Callable[[], Container[str]], *, dry_run: bool) -> tuple[int, int]:
         if not os.path.isdir(self._root):
             return 0, 0
-        lock = None if dry_run else durable_files.SharedLock(os.path.join(self._root, "lock"), alone=True)
+        lock = None if dry_run else SharedLock(os.path.join(self._root, "lock"), alone=True)
         count = total = 0
         try:
             live = find_live()
