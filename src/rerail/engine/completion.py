@@ -15,6 +15,7 @@ from rerail.engine.launch import failure_facts, failure_of
 from rerail.engine.ready_queue import ReadyQueue, Task
 from rerail.engine.recorder import Recorder
 from rerail.engine.recovery import Recovery
+from rerail.engine.scopes import ScopeBuilder
 from rerail.engine.spec import RunSpec, Toolbox
 from rerail.ports import Outcome
 
@@ -30,6 +31,7 @@ class CompletionRecorder:
         queue: ReadyQueue,
         recovery: Recovery,
         admission: Admission,
+        scopes: ScopeBuilder,
         approvals: Approvals,
         root: Frame,
         hooks: Container[str],
@@ -42,6 +44,7 @@ class CompletionRecorder:
         self._queue = queue
         self._recovery = recovery
         self._admission = admission
+        self._scopes = scopes
         self._approvals = approvals
         self._root = root
         self._hooks = hooks
@@ -102,7 +105,7 @@ class CompletionRecorder:
                 item=item,
                 attempt=attempt,
                 duration=round(outcome.duration, 6),
-                error=failure_of(self._spec, task, outcome, self._state, now),
+                error=failure_of(self._spec, task, outcome, self._state, self._scopes, now),
                 retry_at=None if delay is None else now + timedelta(seconds=delay),
                 retry_in=delay,
                 allowed=allowed,

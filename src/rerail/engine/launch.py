@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,8 +12,9 @@ import msgspec
 
 from rerail.core.compaction import is_pipeline
 from rerail.core.events import Approval, Failure
+from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import ExpressionError, evaluate
-from rerail.core.expressions.render import Rendered, directory, mentioned, rendered, shell
+from rerail.core.expressions.render import Rendered, command_of, directory, mentioned, rendered, shell
 from rerail.core.items import around
 from rerail.core.model import Approve, Call, Run, Step
 from rerail.core.retry import FailureFacts, patterns
@@ -115,7 +117,18 @@ def directory_of(spec: RunSpec, task: Task, view: ScopeBuilder) -> str:
     return os.path.join(spec.work_dir, cwd) if cwd else spec.work_dir
 
 
-def failure_of(spec: RunSpec, task: Task, outcome: Outcome, state: RunState, at: datetime) -> Failure:
+def _command(spec: RunSpec, task: Task, view: ScopeBuilder) -> str:
+    """Return the command of a task with the values of its expressions, without secrets, cut to a limit."""
+    step = task.step
+    command = step.command
+    if placeholders.has_placeholders(command) and not task.controls:
+        with contextlib.suppress(ExpressionError):  # that is why it failed, then
+            command = command_of(step, declared_env(spec, task), view.of(task), task.parent.env)
+    command = spec.mask.text(command)  # before it is cut: half a secret is a secret, too
+    return command if len(command) <= MAX_MESSAGE else command[: MAX_MESSAGE - 1] + "…"
+
+
+def failure_of(spec: RunSpec, task: Task, outcome: Outcome, state: RunState, view: ScopeBuilder, at: datetime) -> Failure:
     """Build the record of a failed attempt: error, command, variables, outputs of its dependencies."""
     step = task.step
     variables: dict[str, Any] = {
@@ -132,7 +145,7 @@ def failure_of(spec: RunSpec, task: Task, outcome: Outcome, state: RunState, at:
         step=step.id,
         item=outcome.unit[1],
         at=at,
-        command=step.command,
+        command=_command(spec, task, view),
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         retryable=outcome.retryable,

@@ -66,6 +66,7 @@ class Runner:
             self.queue,
             self.recovery,
             self._admission,
+            self.scopes,
             self._approvals,
             self._root,
             self._hooks,

@@ -24,7 +24,7 @@ def test_a_run_is_drawn_while_it_goes_on_and_its_failure_is_framed(loop: Project
     last = shown.end()
     assert shown.process.returncode == 1
     assert "4/5 steps" not in last.splitlines()[0] or "failed" in last
-    for words in ("✗ review", "╭─ step review failed: exited with code 1", "exit code 1", "no such thing",
+    for words in ("✗ review", "╭─ step review failed: exited with code 1", "test -e fixed", "no such thing",
                   "rerail logs r review", "╰─ next: rerail resume r"):  # fmt: skip
         assert words in last
     assert b"\033]0;owned" not in shown.raw

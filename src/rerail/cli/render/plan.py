@@ -1,20 +1,18 @@
-"""Text before and after an execution: the plan, the findings, the failure, the totals."""
+"""Text before and after an execution: the plan, the findings, the totals."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from rerail.cli.render.streams import say, say_raw
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import counted, dollars, moment, seconds
-from rerail.core import events as ev
 from rerail.core.dead_letters import dead_letters
 from rerail.core.money import NOTHING, totals_by_step
 from rerail.core.plan import Plan
 from rerail.core.state import RunState, name
-from rerail.text import one_line, without_escapes
+from rerail.text import one_line
 
 _DECISIONS = {
     "reuse": "green",
@@ -26,7 +24,6 @@ _DECISIONS = {
     "skip": "dim",
     "later": "dim",
 }
-SHOWN_LINES = 12
 MAX_INTACT_LINES = 20  # lines about intact artifacts
 
 
@@ -106,31 +103,6 @@ def say_saved(plan: Plan, state: RunState) -> None:
     say(f"rerail: reusing {reused}{more}; saves {seconds(saved)}{money}")
 
 
-def say_failure(error: ev.Failure, output: str, logs: str, next_command: str, look: Terminal) -> None:
-    """Print everything about a failure that helps to fix it."""
-    if not look.unicode or not look.colour:
-        _say_failure_plainly(error, output, logs)
-        say(f"  next: {next_command}")
-        return
-    bar = look.paint("│", "red")
-    say_raw(
-        look.paint("╭─ ", "red")
-        + look.paint(f"step {one_line(error.step)} failed", "bold")
-        + ": "
-        + one_line(error.message)
-    )
-    rows: list[tuple[Cell, Cell]] = [(("command", "dim"), (_first_line(error.command), ""))]
-    if error.exit_code is not None or error.signal:
-        rows.append((("ended", "dim"), (error.signal or f"exit code {error.exit_code}", "")))
-    rows.append((("logs", "dim"), (logs, "")))
-    for line in table(rows, look, indent="  "):
-        say_raw(bar + line[1:])
-    for line in _last_lines(error, output):
-        for piece in textwrap.wrap(one_line(line, 4000), look.room(4), drop_whitespace=False) or [""]:
-            say_raw(f"{bar}   {piece}")
-    say_raw(look.paint("╰─ ", "red") + f"next: {look.paint(next_command, 'bold')}")
-
-
 def say_sum(run_id: str, status: str, state: RunState) -> None:
     """Print the result of the run in one line."""
     units = [
@@ -177,22 +149,3 @@ def say_other_failures(state: RunState, shown: str) -> None:
             and unit.retry_at is None
         ):
             say(f"rerail: also failed: {step}: {unit.error.message if unit.error else ''}")
-
-
-def _say_failure_plainly(error: ev.Failure, output: str, logs: str) -> None:
-    say(f"rerail: step {error.step} failed: {error.message}")
-    if error.command:
-        say(f"  command: {_first_line(error.command)}")
-    for line in _last_lines(error, output):
-        say(f"  | {line}")
-    say(f"  logs: {logs}")
-
-
-def _last_lines(error: ev.Failure, output: str) -> list[str]:
-    return without_escapes(error.traceback or error.stderr_tail or output).splitlines()[-SHOWN_LINES:]
-
-
-def _first_line(command: str) -> str:
-    lines = command.splitlines() or [""]
-    more = f" (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
-    return f"{lines[0]}{more}"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from rerail import api
 from rerail.cli.options import reach
+from rerail.cli.render.failure import say_failure
 from rerail.cli.render.next_command import next_command
-from rerail.cli.render.plan import say_dead_letters, say_failure, say_other_failures, say_sum
+from rerail.cli.render.plan import say_dead_letters, say_other_failures, say_sum
 from rerail.cli.render.streams import STDERR, say
 from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import until
-from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RunPausedError
+from rerail.core.events import StepFailed
+from rerail.core.failures import RootCause, root_cause, whole
+from rerail.core.state import Unit
+from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RerailError, RunPausedError
 from rerail.ports import Store
 
 
@@ -36,7 +42,7 @@ def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
         hint = next_command(run_id, result.state, where)
         raise RunPausedError(f"run {run_id} is paused{cause}{until(end.until)}: {end.reason}", hint=hint)
     if end.status == "failed":
-        _conclude_failure(result, where)
+        _conclude_failure(result, store, where)
         return EXIT_STEP_FAILED
     if end.reason:  # completed, and over its budget
         say(f"rerail: {end.reason}")
@@ -46,7 +52,7 @@ def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
     return 0
 
 
-def _conclude_failure(result: api.RunOutcome, where: str) -> None:
+def _conclude_failure(result: api.RunOutcome, store: Store, where: str) -> None:
     end, run_id, error = result.end, result.run_id, result.state.error
     hint = f"rerail resume {run_id}{where}"
     say_dead_letters(run_id, result.state)
@@ -59,5 +65,17 @@ def _conclude_failure(result: api.RunOutcome, where: str) -> None:
         return
     say_other_failures(result.state, error.step)
     say_sum(run_id, "failed", result.state)
-    output = result.state.unit((error.step, None)).output
-    say_failure(error, output, f"rerail logs {run_id} {error.step}{where}", hint, terminal_of(STDERR))
+    cause = root_cause(result.state, (error.step, None)) or RootCause(unit=(error.step, None), error=error)
+    if cause.unit != (error.step, None):
+        cause = whole(cause, _last_failure(store, run_id, cause.unit))
+    say_failure(run_id, error, cause, hint, where, terminal_of(STDERR))
+
+
+def _last_failure(store: Store, run_id: str, unit: Unit) -> StepFailed | None:
+    """Return the last recorded failure of a unit; None if it cannot be read."""
+    found = None
+    with contextlib.suppress(RerailError, OSError):
+        for event in store.find(run_id, ("step-failed",), unit[0]):
+            if isinstance(event, StepFailed) and event.item == unit[1]:
+                found = event
+    return found

@@ -92,6 +92,21 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited
     return Rendered(action=action, env=settled, cwd=cwd)
 
 
+def command_of(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> str:
+    """Return the command of a step for people, with the values of its expressions; raise ExpressionError."""
+    settled = {**around.values, **{name: language.render(text, scope) for name, text in env.items()}}
+    inner = msgspec.structs.replace(scope, env={**scope.env, **settled})
+    if not isinstance(step.action, Run):
+        return language.render(step.command, inner)
+    pieces = placeholders.split(step.command)
+    expressions = [expression for _, expression, _ in pieces if expression is not None]
+    values = [language.as_text(language.evaluate(expression, inner)) for expression in expressions]
+    try:
+        return quoting.legible(lexer.slots([literal for literal, _, _ in pieces]), values)
+    except lexer.NotAllowedHere as error:
+        raise ExpressionError(str(error)) from None
+
+
 def filled(declared: tuple[Artifact, ...], scope: Scope) -> tuple[Artifact, ...]:
     """Evaluate the expressions in the paths of artifacts or inputs; wildcards in a value are literal."""
     return tuple(

@@ -9,7 +9,8 @@ where they calculate, where they take names, and where a script asks for it. The
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 
 from rerail.core.shell.evaluation import danger, is_expanded
 from rerail.core.shell.lexer import MARK, Slots
@@ -19,6 +20,13 @@ VARIABLE = "RERAIL_VALUE_"
 # How a variable V is referred to in each place: quotes are closed around it and opened again.
 _REFERENCES = {"bare": '"V"', "double": "V", "single": "'\"V\"'", "ansi": "'\"V\"$'"}
 MAX_INT64 = 2**63 - 1
+
+# How people would write a value in each place.
+_LEGIBLE: Mapping[str, Callable[[str], str]] = {
+    "bare": shlex.quote,
+    "double": lambda value: re.sub(r'([\\\\"$`])', r"\\\1", value),
+    "single": lambda value: value.replace("'", "'\\''"),
+}
 
 _NUMBER = re.compile(r"-?[0-9]{1,40}")
 _LONE_DOLLAR = re.compile(r"(?:^|[^\\$])(?:\\\\)*(?:\$\$)*\$$")
@@ -75,6 +83,15 @@ def fill(places: Slots, values: Sequence[str], env: Mapping[str, str] = {}) -> t
     if found is not None:
         raise ValueRefused(found.why, env=list(env)[found.index - len(delivered)])
     return text, variables
+
+
+def legible(places: Slots, values: Sequence[str]) -> str:
+    """Return the script for people: every value stands where its expression stood, quoted as its place asks for."""
+    literals = places.text.split(MARK)
+    pieces = [literals[0]]
+    for place, value, literal in zip(places.slots, values, literals[1:], strict=True):
+        pieces += [_LEGIBLE.get(place, str)(value), literal]
+    return "".join(pieces)
 
 
 def _number(value: str, before: str, index: int) -> str:

@@ -1,0 +1,54 @@
+"""Root causes: the attempt at which the failure of a map, loop or pipeline began."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rerail.core.dead_letters import dead_letters
+from rerail.core.events import Failure, StepFailed
+from rerail.core.items import around, is_inside
+from rerail.core.run_state import RunState, Unit
+
+
+class RootCause(msgspec.Struct, frozen=True, kw_only=True):
+    """First failure inside a step that failed; that of the step itself if there is none inside."""
+
+    unit: Unit
+    error: Failure
+    output: str = ""  # last lines of stdout
+    item: Unit | None = None  # the item in the dead letter queue that it belongs to
+    more_items: int = 0  # other items of the same step in the dead letter queue
+
+    @property
+    def tail(self) -> str:
+        """The last lines that say why."""
+        return self.error.traceback or self.error.stderr_tail or self.output
+
+
+def whole(cause: RootCause, event: StepFailed | None) -> RootCause:
+    """Return a root cause with the failure as it was recorded; the state has it only in part."""
+    if event is None or event.unit != cause.unit:
+        return cause
+    return msgspec.structs.replace(cause, error=event.error, output=event.output or cause.output)
+
+
+def root_cause(state: RunState, unit: Unit) -> RootCause | None:
+    """Return the root cause of the failure of a unit; None if the unit has not failed with an error."""
+    failed = {
+        one: known
+        for one, known in state.units.items()
+        if known.status == "failed" and known.retry_at is None and known.error is not None and is_inside(one, unit)
+        if one == unit or not known.allowed
+    }
+    if unit not in failed:
+        return None
+    enclosing = {outer for one in failed for outer in around(one) if outer != one}
+    # The one that failed first; of those of one moment, the first to begin.
+    first = min((one for one in failed if one not in enclosing), key=lambda one: failed[one].error.at, default=unit)  # type: ignore[union-attr]
+    dead = {one for one in dead_letters(state) if is_inside(one, unit)}
+    item = next((outer for outer in (first, *around(first)) if outer in dead), None)
+    error = failed[first].error
+    assert error is not None
+    return RootCause(
+        unit=first, error=error, output=failed[first].output, item=item, more_items=len(dead - {item}) if item else 0
+    )

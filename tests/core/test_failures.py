@@ -1,0 +1,79 @@
+"""Root causes, by states that real sequences of events lead to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from rerail.core import events as ev
+from rerail.core.failures import root_cause
+from rerail.core.model import RunOptions
+from rerail.core.state import RunState, apply
+
+AT = datetime(2026, 11, 20, tzinfo=UTC)
+OWNER = ev.Owner(pid=1, started="", boot="", namespace="", host="", since=AT)
+
+
+def state_after(*events: ev.Event) -> RunState:
+    state = RunState()
+    opening = ev.RunStarted(at=AT, owner=OWNER, pipeline_sha256="", options=RunOptions(), steps=1)
+    for seq, event in enumerate((opening, *events), 1):
+        apply(state, seq, event)
+    return state
+
+
+def started(step: str, item: str | None = None, index: int | None = None) -> ev.StepStarted:
+    return ev.StepStarted(at=AT, step=step, item=item, attempt=1, index=index)
+
+
+def failed(step: str, item: str | None, second: int, *, allowed: bool = False, again: bool = False) -> ev.StepFailed:
+    at = AT + timedelta(seconds=second)
+    error = ev.Failure(type="ExitCode", message=f"{step} {item}", step=step, item=item, at=at)
+    return ev.StepFailed(
+        at=at, step=step, item=item, attempt=1, duration=0, error=error, allowed=allowed, retry_at=at if again else None
+    )
+
+
+def listed(step: str, *keys: str) -> ev.ItemsListed:
+    return ev.ItemsListed(at=AT, step=step, total=len(keys), keys=keys, digest="d")
+
+
+def test_a_plain_step_is_its_own_cause() -> None:
+    state = state_after(started("a"), failed("a", None, 1))
+    cause = root_cause(state, ("a", None))
+
+    assert cause is not None
+    assert (cause.unit, cause.item, cause.more_items) == (("a", None), None, 0)
+    assert root_cause(state, ("b", None)) is None
+
+
+def test_the_item_that_failed_first_is_the_cause_and_allowed_ones_and_retries_are_not() -> None:
+    state = state_after(
+        started("m"),
+        listed("m", "a", "b", "c", "d"),
+        *(started("m", key, at) for at, key in enumerate("abcd")),
+        failed("m", "a", 1, allowed=True),
+        failed("m", "d", 2, again=True),
+        failed("m", "c", 4),
+        failed("m", "b", 3),
+        failed("m", None, 5),
+    )
+    cause = root_cause(state, ("m", None))
+
+    assert cause is not None
+    assert (cause.unit, cause.item, cause.more_items) == (("m", "b"), ("m", "b"), 1)
+
+
+def test_of_an_item_of_several_steps_the_step_is_the_cause_and_the_item_is_in_the_queue() -> None:
+    state = state_after(
+        started("m"),
+        listed("m", "a"),
+        started("m", "a", 0),
+        started("m/x", "a"),
+        failed("m/x", "a", 1),
+        failed("m", "a", 2),
+        failed("m", None, 3),
+    )
+    cause = root_cause(state, ("m", None))
+
+    assert cause is not None
+    assert (cause.unit, cause.item) == (("m/x", "a"), ("m", "a"))
