@@ -284,7 +284,8 @@ def _append_row(root: str, run_dir: str, segment: int, summary: object) -> None:
 def standing_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run gives the same bytes: no time passes, names are not random, there is a snapshot at every boundary."""
     monkeypatch.setattr("rerail.app.wiring.SystemClock", _StillClock)
-    monkeypatch.setattr("rerail.api.datetime", _StillDate)
+    monkeypatch.setattr("rerail.app.start.datetime", _StillDate)
+    monkeypatch.setattr("rerail.app.resume.datetime", _StillDate)
     monkeypatch.setattr("rerail.stores.directory.datetime", _StillDate)
     monkeypatch.setattr("rerail.executors.threads.time", _StillTime())
     monkeypatch.setitem(_life, "counter", itertools.count(1000))

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import msgspec
 
-from rerail.app.traces import present_secrets
+from rerail.app.masking import present_secrets
 from rerail.core.claims import Claim, ClaimRecord, claims_of, first_meeting
 from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.render import pattern

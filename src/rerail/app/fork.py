@@ -9,20 +9,10 @@ from typing import Any
 
 import msgspec
 
-from rerail.app.planning import (
-    ResumePlan,
-    ResumeRequest,
-    StartRequest,
-    absolute,
-    header_of,
-    mask_of,
-    params_of,
-    plan_resume,
-    refuse_secret_header,
-    refuse_secrets,
-    run_audit,
-    started,
-)
+from rerail.app.checks import params_of
+from rerail.app.masking import mask_of, refuse_secret_header, refuse_secrets
+from rerail.app.planning import ResumePlan, ResumeRequest, absolute, plan_resume, run_audit
+from rerail.app.start import StartRequest, header_of, started
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepInherited, StepInvalidated
 from rerail.core.graph import downstream, topological

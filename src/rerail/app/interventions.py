@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from rerail.app.planning import ResumeRequest, checkpoint, mask_of, plan_resume
+from rerail.app.masking import mask_of, secrets_of
+from rerail.app.planning import ResumeRequest, checkpoint, plan_resume
 from rerail.app.restore import sealed_now
-from rerail.app.traces import end_processes, last_traces, process_tag, secrets_of
+from rerail.app.traces import end_processes, last_traces, process_tag
 from rerail.core import item_list as lists
 from rerail.core.compaction import is_past_iteration
 from rerail.core.events import ApprovalGiven, Event, ItemDropped, ItemEdited, RunInterrupted, StepMarked

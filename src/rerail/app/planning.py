@@ -9,31 +9,25 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rerail import processes
-from rerail.app.traces import hiding, last_traces, present_secrets
+from rerail.app.checks import refuse_misplaced
+from rerail.app.masking import hiding, present_secrets, refuse_secret_pipeline
+from rerail.app.traces import last_traces
 from rerail.core.audit import Audit
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
-from rerail.core.events import RunStarted
-from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import Scope
 from rerail.core.expressions.render import StepResults
-from rerail.core.formats import HEADER
 from rerail.core.masking import Mask
-from rerail.core.model import Map, Pipeline, RunHeader, RunOptions, every_step
-from rerail.core.params import resolve
+from rerail.core.model import Map, Pipeline, RunOptions
 from rerail.core.plan import ExecuteOptions, Plan, PlanOptions
 from rerail.core.planner import plan
 from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState
-from rerail.core.values import problem
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import ContentStore, LoadedRun, Store
-from rerail.version import VERSION
 
 if TYPE_CHECKING:  # commands that only list and show start without it
     from rerail.artifacts.paths import ProjectPaths
@@ -71,20 +65,6 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for a new run."""
-
-    pipeline_path: str
-    params: dict[str, Any] = {}
-    labels: dict[str, str] = {}
-    run_id: str | None = None
-    options: RunOptions = RunOptions()
-    execute: ExecuteOptions = ExecuteOptions()
-    ask: Any = None  # the person at the terminal: `engine.spec.Ask`
-    executor: str = "local"  # or the URL of one that a package has registered
-    kinds: dict[str, str] = {}  # action → a registered kind that does it instead of the built-in one
-
-
 def load(path: str) -> tuple[Pipeline, bytes]:
     """Return a pipeline and its text; raise PipelineInvalid."""
     # YAML: commands that only read a run start without it.
@@ -96,14 +76,6 @@ def load(path: str) -> tuple[Pipeline, bytes]:
     except PipelineInvalid as error:  # its messages quote the file
         mask = Mask(value for name in declared_secrets(text) if (value := os.environ.get(name)))
         raise PipelineInvalid([mask.text(problem) for problem in error.problems], hint=error.hint) from None
-
-
-def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of a run; raise PipelineInvalid with all problems of the given ones."""
-    values, problems = resolve(pipeline.params, given)
-    if problems:
-        raise PipelineInvalid(problems, hint="rerail run PIPELINE -p NAME=VALUE")
-    return values
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,82 +201,6 @@ def run_audit(
     return Auditor(place, content, request.execute.verify, request.progress).audit(pipeline, state)
 
 
-def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:
-    """Reject artifacts and inputs outside the project, and invalid schemas; raise PipelineInvalid."""
-    from rerail.artifacts.paths import PathNotAllowed  # only for pipelines that name files
-    from rerail.walker import is_pattern
-
-    problems = []
-    made = {artifact.path for step in pipeline.steps for artifact in step.artifacts}
-    for step in pipeline.steps:
-        for declared in (*step.artifacts, *step.inputs):
-            where = f"{path}:{step.line}: step `{step.id}`"
-            if declared.schema and declared.schema not in made and (bad := _bad_schema(declared.schema, place)):
-                problems.append(f"{where}: the schema {declared.schema} {bad}")
-            if placeholders.has_placeholders(declared.path) or is_pattern(declared.path):
-                continue
-            try:
-                place.full(declared.path, external=declared.external)
-            except PathNotAllowed as error:
-                problems.append(f"{where}: {error}")
-    if problems:
-        raise PipelineInvalid(problems, hint="correct it, then run it again")
-
-
-def _bad_schema(schema: str, place: ProjectPaths) -> str:
-    try:
-        with open(os.path.join(place.work_dir, schema), "rb") as file:
-            msgspec.json.decode(file.read())
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    except ValueError as error:
-        return f"is not JSON: {error}"
-    return ""
-
-
-def started(pipeline: Pipeline, text: bytes, options: RunOptions, now: datetime) -> RunStarted:
-    """Return the first record of a run that this process executes."""
-    return RunStarted(
-        at=now,
-        owner=processes.identity(now),
-        pipeline_sha256=sha256(text),
-        options=options,
-        steps=len(pipeline.steps),
-        hooks=pipeline.hooks,
-    )
-
-
-def new_run_id(now: datetime) -> str:
-    """Return a run id that sorts by time to the millisecond; its random end keeps simultaneous starts apart."""
-    import secrets
-
-    alphabet = "abcdefghjkmnpqrstvwxyz"
-    tail = "".join(secrets.choice(alphabet) for _ in range(5))
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{tail}"
-
-
-def header_of(
-    pipeline: Pipeline, request: StartRequest, params: dict[str, Any], now: datetime, base_dir: str
-) -> RunHeader:
-    """Return the header of a new run."""
-    path = os.path.abspath(request.pipeline_path)
-    header = RunHeader(
-        format=HEADER.version,
-        run_id=request.run_id or new_run_id(now),
-        pipeline=pipeline.name,
-        pipeline_path=relative(path, base_dir),
-        work_dir=relative(os.path.dirname(path), base_dir),
-        created_at=now.isoformat().replace("+00:00", "Z"),
-        rerail=VERSION,
-        params=params,
-        labels={**pipeline.labels, **request.labels},
-        options=request.options,
-        pipeline_type=pipeline.type,
-    )
-    refuse_odd_text(header)
-    return header
-
-
 def _load_again(path: str, run_id: str) -> tuple[Pipeline, bytes]:
     try:
         return load(path)
@@ -333,69 +229,6 @@ def _refuse_changes(pipeline: Pipeline, frozen: bytes, path: str, run_id: str) -
             f"{path} was edited since run {run_id} started: {', '.join(edited)}",
             hint=f"rerail resume {run_id} --changes rerun|keep",
         )
-
-
-def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
-    """Return the mask of a run's secrets; raise UsageError for one that is missing or empty."""
-    values = []
-    for name in dict.fromkeys((*pipeline.secrets, *options.secrets)):
-        value = os.environ.get(name)
-        if not value:
-            what = "is not set" if value is None else "is empty"
-            raise UsageError(f"the secret {name} {what} in the environment", hint=f"export {name}=…, then run it again")
-        values.append(value)
-    return Mask(values)
-
-
-def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
-    """Reject values that are recorded unmasked and hold a secret; raise UsageError with the name."""
-    for name, value in given.items():
-        if mask.holds(name) or mask.value(value) != value:
-            raise UsageError(
-                f"`{mask.text(name)}` holds a secret; secrets are taken from the environment and never stored",
-                hint="${{ env.NAME }} in the pipeline",
-            )
-
-
-def refuse_secret_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: str) -> None:
-    """Reject a header that holds a secret; raise UsageError.
-
-    run.json is written unmasked, and so is the path from the pipeline to the results of its maps.
-    """
-    if not mask:
-        return
-    paths = {"the path of the pipeline": header.pipeline_path, "the directory of the pipeline": header.work_dir}
-    if run_dir:
-        paths["the path of the state directory"] = os.path.relpath(run_dir, work_dir)
-    names = {f"--secret {name}": name for name in header.options.secrets}
-    refuse_secrets(
-        mask, {**header.params, **header.labels, **names, **paths, "the name of the pipeline": header.pipeline}
-    )
-
-
-def refuse_secret_pipeline(mask: Mask, pipeline: Pipeline, text: bytes, path: str) -> None:
-    """Reject a pipeline whose text or names hold a secret; raise UsageError.
-
-    The file is kept with the run, and so are the names in it, however they are written.
-    """
-    if not mask:
-        return
-    names = [step.id for _, step in every_step(pipeline)]
-    if mask.data(text) != text or mask.holds([*names, *pipeline.hooks, pipeline.labels]):
-        raise UsageError(
-            f"{mask.text(path)} holds the value of a secret; secrets are taken from the environment and never stored",
-            hint="${{ env.NAME }} in the pipeline",
-        )
-
-
-def refuse_odd_text(header: RunHeader) -> None:
-    wrong = problem(header.params, "params")
-    try:
-        msgspec.json.encode(header)
-    except UnicodeEncodeError:
-        wrong = wrong or "a name or path is not text"
-    if wrong:
-        raise UsageError(f"{wrong}: names, paths, params and labels must be UTF-8", hint="rerail run --help")
 
 
 def checkpoint(store: Store, recording: LoadedRun) -> Checkpoint:

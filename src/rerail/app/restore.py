@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rerail.app.planning import ResumePlan, ResumeRequest, mask_of, plan_resume, scope_of
+from rerail.app.masking import mask_of
+from rerail.app.planning import ResumePlan, ResumeRequest, plan_resume, scope_of
 from rerail.core.audit import after_restore
 from rerail.core.events import ArtifactsRestored, Event, StepInvalidated
 from rerail.core.expressions.language import ExpressionError

@@ -5,21 +5,20 @@ Reads; changes nothing, but for orphaned processes: the owner of the run ends th
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 
 import msgspec
 
 from rerail import processes
+from rerail.app.masking import secret_names
 from rerail.core import inflight
 from rerail.core.events import AttemptProgress
 from rerail.core.masking import Mask
-from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.model import RunHeader
 from rerail.core.money import COST, OTHER_TOKENS, TOKENS
 from rerail.core.state import Unit
-from rerail.errors import RerailError
 from rerail.ports import LoadedRun, RunWriter, Store
 
 _PLAIN = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # our own names: no secret can be in them
@@ -61,27 +60,6 @@ def ended_words(count: int) -> str:
     return f"ended {count} process{'es' if count > 1 else ''} left over from the previous invocation"
 
 
-def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
-    """Return a mask of the secrets that are set, for messages before all of them are checked."""
-    names = (*pipeline.secrets, *options.secrets)
-    return Mask(value for name in names if (value := os.environ.get(name)))
-
-
-@contextlib.contextmanager
-def hiding(mask: Mask) -> Iterator[None]:
-    """Mask secrets in errors that are raised while the context is active."""
-    try:
-        yield
-    except RerailError as error:
-        error.message = mask.text(error.message)
-        error.args = (error.message,)
-        raise
-    except OSError as error:
-        if isinstance(error.filename, str):
-            error.filename = mask.text(error.filename)
-        raise
-
-
 def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit, AttemptProgress]:
     """Return the progress of attempts in flight that are not recovered yet: by their traces, and by saved progress."""
     if not inflight.in_flight(recording.state):
@@ -99,27 +77,9 @@ def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit
     return told
 
 
-def secrets_of(store: Store, recording: LoadedRun) -> Mask:
-    """Return a mask of the secrets of a run that are set, without executing it."""
-    names, _ = _secret_names(store, recording)
-    return Mask(value for name in names if (value := os.environ.get(name)))
-
-
-def _secret_names(store: Store, recording: LoadedRun) -> tuple[tuple[str, ...], bool]:
-    """Return the names of the secrets of a run, and whether these are all."""
-    names = recording.state.options.secrets
-    try:
-        from rerail.loaders.yaml import load_pipeline  # YAML: commands that only read a run start without it
-
-        text = store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
-        return (*load_pipeline(text, recording.header.pipeline_path).secrets, *names), True
-    except RerailError:
-        return names, False
-
-
 def _hiding(store: Store, recording: LoadedRun) -> Callable[[AttemptProgress], AttemptProgress]:
     """Return a function that masks names an attempt chose; if not all secrets are known, it removes them."""
-    names, is_whole = _secret_names(store, recording)
+    names, is_whole = secret_names(store, recording)
     values = [os.environ.get(name, "") for name in names]
     mask = Mask(values) if is_whole and all(values) else None
     return lambda seen: _plain(seen) if mask is None else _masked(seen, mask)
@@ -138,11 +98,8 @@ def _plain(seen: AttemptProgress) -> AttemptProgress:
 __all__ = [
     "end_processes",
     "ended_words",
-    "hiding",
     "invocation_of",
     "last_traces",
-    "present_secrets",
     "process_tag",
     "process_tag_in",
-    "secrets_of",
 ]

@@ -10,6 +10,8 @@ import click
 import msgspec
 
 from rerail import api
+from rerail.app.checks import params_of
+from rerail.app.masking import present_secrets, refuse_secret_pipeline, refuse_secrets
 from rerail.app.runs import resumable
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
 from rerail.cli.options import default_pipeline, open_store, pairs
@@ -62,10 +64,10 @@ def run(
         found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=store.base_dir)
         if found is not None:
             return go_on(store, found, wanted)
-    mask = api.present_secrets(loaded, wanted.options(RunOptions()))
-    api.refuse_secret_pipeline(mask, loaded, text, pipeline)
-    api.refuse_secrets(mask, given)
-    api.params_of(loaded, given)  # raises before anything else is done
+    mask = present_secrets(loaded, wanted.options(RunOptions()))
+    refuse_secret_pipeline(mask, loaded, text, pipeline)
+    refuse_secrets(mask, given)
+    params_of(loaded, given)  # raises before anything else is done
     if wanted.dry_run:
         decisions = plan(loaded, RunState(), options=PlanOptions(start=wanted.execute.start))
         decisions = up_to(loaded, decisions, wanted.execute.until) if wanted.execute.until else decisions

@@ -1,0 +1,105 @@
+"""Secrets of a run: the mask that hides them, and the rejection of values that hold one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rerail.core.masking import Mask
+from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
+from rerail.errors import RerailError, UsageError
+from rerail.ports import LoadedRun, Store
+
+
+def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
+    """Return the mask of a run's secrets; raise UsageError for one that is missing or empty."""
+    values = []
+    for name in dict.fromkeys((*pipeline.secrets, *options.secrets)):
+        value = os.environ.get(name)
+        if not value:
+            what = "is not set" if value is None else "is empty"
+            raise UsageError(f"the secret {name} {what} in the environment", hint=f"export {name}=…, then run it again")
+        values.append(value)
+    return Mask(values)
+
+
+def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
+    """Return a mask of the secrets that are set, for messages before all of them are checked."""
+    names = (*pipeline.secrets, *options.secrets)
+    return Mask(value for name in names if (value := os.environ.get(name)))
+
+
+def secrets_of(store: Store, recording: LoadedRun) -> Mask:
+    """Return a mask of the secrets of a run that are set, without executing it."""
+    names, _ = secret_names(store, recording)
+    return Mask(value for name in names if (value := os.environ.get(name)))
+
+
+def secret_names(store: Store, recording: LoadedRun) -> tuple[tuple[str, ...], bool]:
+    """Return the names of the secrets of a run, and whether these are all."""
+    names = recording.state.options.secrets
+    try:
+        from rerail.loaders.yaml import load_pipeline  # YAML: commands that only read a run start without it
+
+        text = store.pipeline(recording.header.run_id, recording.state.pipeline_sha256)
+        return (*load_pipeline(text, recording.header.pipeline_path).secrets, *names), True
+    except RerailError:
+        return names, False
+
+
+@contextlib.contextmanager
+def hiding(mask: Mask) -> Iterator[None]:
+    """Mask secrets in errors that are raised while the context is active."""
+    try:
+        yield
+    except RerailError as error:
+        error.message = mask.text(error.message)
+        error.args = (error.message,)
+        raise
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = mask.text(error.filename)
+        raise
+
+
+def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
+    """Reject values that are recorded unmasked and hold a secret; raise UsageError with the name."""
+    for name, value in given.items():
+        if mask.holds(name) or mask.value(value) != value:
+            raise UsageError(
+                f"`{mask.text(name)}` holds a secret; secrets are taken from the environment and never stored",
+                hint="${{ env.NAME }} in the pipeline",
+            )
+
+
+def refuse_secret_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: str) -> None:
+    """Reject a header that holds a secret; raise UsageError.
+
+    run.json is written unmasked, and so is the path from the pipeline to the results of its maps.
+    """
+    if not mask:
+        return
+    paths = {"the path of the pipeline": header.pipeline_path, "the directory of the pipeline": header.work_dir}
+    if run_dir:
+        paths["the path of the state directory"] = os.path.relpath(run_dir, work_dir)
+    names = {f"--secret {name}": name for name in header.options.secrets}
+    refuse_secrets(
+        mask, {**header.params, **header.labels, **names, **paths, "the name of the pipeline": header.pipeline}
+    )
+
+
+def refuse_secret_pipeline(mask: Mask, pipeline: Pipeline, text: bytes, path: str) -> None:
+    """Reject a pipeline whose text or names hold a secret; raise UsageError.
+
+    The file is kept with the run, and so are the names in it, however they are written.
+    """
+    if not mask:
+        return
+    names = [step.id for _, step in every_step(pipeline)]
+    if mask.data(text) != text or mask.holds([*names, *pipeline.hooks, pipeline.labels]):
+        raise UsageError(
+            f"{mask.text(path)} holds the value of a secret; secrets are taken from the environment and never stored",
+            hint="${{ env.NAME }} in the pipeline",
+        )

@@ -1,0 +1,111 @@
+"""Resume of a run: owned, planned, restored, executed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rerail.app.claims import PathClaims
+from rerail.app.execution import Functions, RunOutcome
+from rerail.app.masking import hiding, mask_of
+from rerail.app.planning import ResumePlan, ResumeRequest, absolute, checkpoint, plan_resume
+from rerail.app.restore import mend, mending_events
+from rerail.app.start import started
+from rerail.app.traces import end_processes, ended_words
+from rerail.core.events import RunResumed, RunStarted
+from rerail.core.model import RunOptions
+from rerail.ports import Reporter, RunWriter, Store
+
+
+class ResumeObserver:
+    """Observer of a resume before anything runs; this one does nothing."""
+
+    def announce(self, ready: ResumePlan) -> None:
+        """Take the plan, before anything is touched; again if another one had to be made."""
+
+    def narrate(self, ready: ResumePlan, done: list[Any]) -> None:
+        """Take the findings and restores, before anything runs."""
+
+
+def resume(
+    store: Store,
+    run_id: str,
+    reporters: Sequence[Reporter] = (),
+    request: ResumeRequest | None = None,
+    *,
+    base_dir: str = "",
+    functions: Functions | None = None,
+    teller: ResumeObserver | None = None,
+) -> RunOutcome | None:
+    """Own a run and execute the rest; return None if it is completed and its artifacts are intact."""
+    # Loaded to execute: planning and dry runs start without it.
+    from rerail.app.wiring import ExecuteRequest, check_plugins, execute
+
+    request, teller = request or ResumeRequest(), teller or ResumeObserver()
+    check_plugins(request.executor, request.kinds)
+    log = store.own(run_id)
+    relying = contextlib.ExitStack()
+    try:
+        recording = log.recording
+        relying.enter_context(store.content.pinned())
+        _end_leftovers(log, reporters)  # before any file is checked: they could still write
+        ready = plan_resume(store, recording, request, base_dir)
+        if ready.finished:
+            # The process that completed it died before the last snapshot, or that was damaged.
+            if not recording.is_cached:
+                with contextlib.suppress(OSError):
+                    log.save_snapshot(checkpoint(store, recording), keep=ready.pipeline.checkpoint.history)
+            return None
+        header, work_dir = recording.header, ready.place.work_dir
+        claims = PathClaims(store, ready.pipeline, header, work_dir, allow_concurrent=request.execute.allow_concurrent)
+        relying.callback(claims.release)
+        with claims.claimed(f"rerail resume {run_id}"):
+            pass
+        teller.announce(ready)
+        options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
+        mask = mask_of(ready.pipeline, options)
+        with hiding(mask):
+            ready, done = mend(ready, store.content, log, teller.announce)
+        teller.narrate(ready, done)
+        if ready.refreeze:
+            log.freeze_pipeline(ready.text)
+        opening = _opening(ready, options)
+        place = ExecuteRequest(
+            work_dir=absolute(log.recording.header.work_dir, base_dir),
+            functions=functions or {},
+            execute=request.execute,
+            mask=mask,
+            files=ready.place,
+            content=store.content,
+            contested=claims.contested,
+            mended=mending_events(ready, done, opening.at),
+            spared=ready.audit.taken_over,
+            ask=request.ask,
+            executor=request.executor,
+            kinds=request.kinds,
+        )
+        driven = execute(log, ready.pipeline, ready.plan, opening, reporters, place)
+        return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
+    finally:
+        relying.close()
+        log.close()
+
+
+def _opening(ready: ResumePlan, options: RunOptions) -> RunStarted | RunResumed:
+    opening = started(ready.pipeline, ready.text, options, datetime.now(UTC))
+    if ready.recording.state.status == "pending":
+        return opening
+    seconds, dollars = ready.plan.saved(ready.recording.state)
+    known = msgspec.structs.asdict(opening)
+    return RunResumed(**known, notices=ready.notices, saved_seconds=round(seconds, 3), saved_usd=dollars)
+
+
+def _end_leftovers(log: RunWriter, reporters: Sequence[Reporter]) -> None:
+    """End the orphans of the previous invocation: they are never adopted, and never run beside its successor."""
+    ended = end_processes(log)
+    for reporter in reporters if ended else ():
+        reporter.warn(ended_words(ended))

@@ -1,0 +1,151 @@
+"""Start of a run: its request, header, run id and first record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from rerail import processes
+from rerail.app.checks import params_of, refuse_misplaced, refuse_odd_text
+from rerail.app.claims import PathClaims
+from rerail.app.execution import Functions, RunOutcome
+from rerail.app.masking import mask_of, refuse_secret_header, refuse_secret_pipeline, refuse_secrets
+from rerail.app.planning import absolute, load, relative, sha256
+from rerail.core.events import RunStarted
+from rerail.core.formats import HEADER
+from rerail.core.model import Pipeline, RunHeader, RunOptions
+from rerail.core.plan import ExecuteOptions, PlanOptions
+from rerail.core.planner import plan
+from rerail.core.state import RunState
+from rerail.ports import Reporter, RunWriter, Store
+from rerail.version import VERSION
+
+
+class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for a new run."""
+
+    pipeline_path: str
+    params: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    run_id: str | None = None
+    options: RunOptions = RunOptions()
+    execute: ExecuteOptions = ExecuteOptions()
+    ask: Any = None  # the person at the terminal: `engine.spec.Ask`
+    executor: str = "local"  # or the URL of one that a package has registered
+    kinds: dict[str, str] = {}  # action → a registered kind that does it instead of the built-in one
+
+
+def start(
+    store: Store,
+    request: StartRequest,
+    reporters: Sequence[Reporter] = (),
+    *,
+    base_dir: str = "",
+    functions: Functions | None = None,
+) -> RunOutcome:
+    """Start a new run and execute it to the end of this invocation."""
+    pipeline, text = load(request.pipeline_path)
+    return start_pipeline(store, pipeline, text, request, reporters, base_dir=base_dir, functions=functions)
+
+
+def start_pipeline(
+    store: Store,
+    pipeline: Pipeline,
+    text: bytes,
+    request: StartRequest,
+    reporters: Sequence[Reporter] = (),
+    *,
+    base_dir: str = "",
+    functions: Functions | None = None,
+) -> RunOutcome:
+    """Start a run of a pipeline that is already loaded."""
+    now = datetime.now(UTC)
+    # Loaded to execute: planning and dry runs start without it.
+    from rerail.app.wiring import ExecuteRequest, check_plugins, execute
+    from rerail.artifacts.paths import place_of
+
+    check_plugins(request.executor, request.kinds)
+    mask = mask_of(pipeline, request.options)
+    refuse_secret_pipeline(mask, pipeline, text, request.pipeline_path)
+    refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
+    params = params_of(pipeline, request.params)
+    header = header_of(pipeline, request, params, now, base_dir)
+    refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
+    files = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
+    refuse_misplaced(pipeline, files, request.pipeline_path)
+    claims = PathClaims(store, pipeline, header, files.work_dir, allow_concurrent=request.execute.allow_concurrent)
+    log: RunWriter | None = None
+    try:
+        with claims.claimed("rerail run"):
+            log = store.create(header, text)
+    except BaseException:
+        if log is not None:
+            log.close()  # its paths could not be claimed
+        raise
+    try:
+        opening = started(pipeline, text, request.options, now)
+        decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
+        place = ExecuteRequest(
+            work_dir=absolute(log.recording.header.work_dir, base_dir),
+            functions=functions or {},
+            execute=request.execute,
+            mask=mask,
+            files=files,
+            content=store.content,
+            contested=claims.contested,
+            ask=request.ask,
+            executor=request.executor,
+            kinds=request.kinds,
+        )
+        driven = execute(log, pipeline, decisions, opening, reporters, place)
+        return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
+    finally:
+        claims.release()
+        log.close()
+
+
+def header_of(
+    pipeline: Pipeline, request: StartRequest, params: dict[str, Any], now: datetime, base_dir: str
+) -> RunHeader:
+    """Return the header of a new run."""
+    path = os.path.abspath(request.pipeline_path)
+    header = RunHeader(
+        format=HEADER.version,
+        run_id=request.run_id or new_run_id(now),
+        pipeline=pipeline.name,
+        pipeline_path=relative(path, base_dir),
+        work_dir=relative(os.path.dirname(path), base_dir),
+        created_at=now.isoformat().replace("+00:00", "Z"),
+        rerail=VERSION,
+        params=params,
+        labels={**pipeline.labels, **request.labels},
+        options=request.options,
+        pipeline_type=pipeline.type,
+    )
+    refuse_odd_text(header)
+    return header
+
+
+def new_run_id(now: datetime) -> str:
+    """Return a run id that sorts by time to the millisecond; its random end keeps simultaneous starts apart."""
+    import secrets
+
+    alphabet = "abcdefghjkmnpqrstvwxyz"
+    tail = "".join(secrets.choice(alphabet) for _ in range(5))
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{tail}"
+
+
+def started(pipeline: Pipeline, text: bytes, options: RunOptions, now: datetime) -> RunStarted:
+    """Return the first record of a run that this process executes."""
+    return RunStarted(
+        at=now,
+        owner=processes.identity(now),
+        pipeline_sha256=sha256(text),
+        options=options,
+        steps=len(pipeline.steps),
+        hooks=pipeline.hooks,
+    )
