@@ -15,11 +15,12 @@ import msgspec
 
 from rerail.core.state import shown_status
 from rerail.core.summary import Summary, summary_of
-from rerail.errors import RerailError, RunNotFound, UsageError
+from rerail.errors import RerailError, UsageError
 from rerail.ports import LoadedRun, Ownership, Store, SummaryIndex
 
 if TYPE_CHECKING:
     from rerail.core.ledger import LedgerEntry
+    from rerail.core.model import RunHeader
 
 STATUSES = ("pending", "running", "completed", "failed", "interrupted", "paused", "crashed", "damaged")
 
@@ -99,16 +100,35 @@ def _created_at(store: Store, run_id: str) -> str:
     return header.created_at if header else ""
 
 
-def newest_unfinished(store: Store) -> str | None:
-    """Return the run that `resume` continues if none is named; None if every run is completed."""
-    runs = newest_first(store)
-    if not runs:
-        raise RunNotFound(f"no runs in {store.url}", hint="rerail run PIPELINE")
+def unfinished(store: Store, wanted: Callable[[RunHeader | Summary], bool] = lambda _: True) -> list[dict[str, Any]]:
+    """Return the rows of runs that are not completed, newest first; only of those that `wanted` takes.
+
+    Of the runs at rest none is opened, and of the others only the header unless they are wanted.
+    """
     index = store.index()
-    for run_id in runs:
-        if not _is_known_completed(index, run_id) and store.read(run_id).state.status != "completed":
-            return run_id
-    return None
+    rows = []
+    for run_id in store.runs():
+        summary = index.get(run_id)
+        if summary is not None and summary.status != "running":
+            if summary.status != "completed" and wanted(summary):
+                rows.append(_fields(summary) | {"owner": None})
+            continue
+        header = store.header(run_id)
+        if header is None or wanted(header):
+            row = _read(store, run_id)
+            if row["status"] != "completed":
+                rows.append(row)
+    return sorted(rows, key=itemgetter("created_at", "run_id"), reverse=True)
+
+
+def same_work(store: Store, pipeline_path: str, params: dict[str, Any], *, base_dir: str) -> list[dict[str, Any]]:
+    """Return the rows of the unfinished runs of this pipeline file with exactly these params, newest first."""
+    path = os.path.realpath(pipeline_path)
+
+    def is_same(run: RunHeader | Summary) -> bool:
+        return run.params == params and os.path.realpath(os.path.join(base_dir, run.pipeline_path)) == path
+
+    return [row for row in unfinished(store, is_same) if row["status"] != "damaged"]
 
 
 def _is_known_completed(index: SummaryIndex, run_id: str) -> bool:

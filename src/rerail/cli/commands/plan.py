@@ -9,7 +9,7 @@ import click
 
 from rerail import api
 from rerail.app.masking import present_secrets, refuse_secret_pipeline
-from rerail.app.runs import newest_unfinished
+from rerail.app.runs import unfinished
 from rerail.cli.execute import ExecuteFlags, go_on, show_plan
 from rerail.cli.options import complete_run, default_pipeline, find_run, json_option, open_store, store_option
 from rerail.core.model import RunOptions
@@ -31,7 +31,8 @@ def plan(what: str | None, as_json: bool, store_url: str | None, **wishes: Any) 
     """
     if what is None:
         store = open_store(store_url)
-        what = (newest_unfinished(store) if store.runs() else None) or default_pipeline()
+        rows = unfinished(store)
+        what = rows[0]["run_id"] if rows else default_pipeline()
     if not os.path.isfile(what) and what.endswith((".yaml", ".yml")):
         raise UsageError(f"no such file: {what}", hint="rerail plan PIPELINE|RUN")
     if os.path.isfile(what):

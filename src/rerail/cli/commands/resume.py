@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
-from rerail.app.runs import newest_unfinished
+from rerail.app.runs import unfinished
 from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
 from rerail.cli.options import find_run, open_store, run_argument
 from rerail.cli.render.streams import say
+from rerail.cli.render.unfinished import others
+from rerail.errors import RunNotFound
 
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
@@ -29,9 +31,13 @@ def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
     if run_name is not None:
         run_id = find_run(store, run_name)
     else:
-        newest = newest_unfinished(store)
-        if newest is None:
+        if not store.runs():
+            raise RunNotFound(f"no runs in {store.url}", hint="rerail run PIPELINE")
+        rows = unfinished(store)
+        if not rows:
             say("rerail: nothing to resume: every run is completed")
             return 0
-        run_id = newest
+        run_id = rows[0]["run_id"]
+        if len(rows) > 1 and not wishes["quiet"]:
+            say(f"rerail: {run_id} is the newest of {len(rows)} unfinished runs; also unfinished: {others(rows[1:])}")
     return go_on(store, run_id, ExecuteFlags.parse(**wishes))

@@ -12,9 +12,9 @@ import msgspec
 from rerail import api
 from rerail.app.checks import params_of
 from rerail.app.masking import present_secrets, refuse_secret_pipeline, refuse_secrets
-from rerail.app.runs import resumable
+from rerail.app.runs import resumable, same_work
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
-from rerail.cli.options import default_pipeline, open_store, pairs
+from rerail.cli.options import default_pipeline, open_store, pairs, reach
 from rerail.cli.render.streams import outlet
 from rerail.cli.render.summary import conclude
 from rerail.core.model import Pipeline, RunOptions
@@ -23,6 +23,7 @@ from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan, up_to
 from rerail.core.state import RunState
 from rerail.errors import UsageError
+from rerail.ports import Store
 from rerail.stores.directory import check_run_id
 
 
@@ -33,9 +34,18 @@ from rerail.stores.directory import check_run_id
 @click.option("--id", "run_id", metavar="ID", help="The id of the run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the run; repeatable.")
 @click.option(
-    "--resume", "resume_", is_flag=True, help="Continue the newest unfinished run of this pipeline and params, if any."
+    "--resume",
+    "resume_",
+    is_flag=True,
+    help="Continue the newest unfinished run of this pipeline and params, if there is one.",
 )
-@click.option("--fresh", "--force", "fresh", is_flag=True, help="Always start a new run (the default).")
+@click.option(
+    "--fresh",
+    "--force",
+    "fresh",
+    is_flag=True,
+    help="Start a new run, also beside an unfinished one, without a question or note.",
+)
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
 @driving_options
 def run(
@@ -67,7 +77,11 @@ def run(
     mask = present_secrets(loaded, wanted.options(RunOptions()))
     refuse_secret_pipeline(mask, loaded, text, pipeline)
     refuse_secrets(mask, given)
-    params_of(loaded, given)  # raises before anything else is done
+    values = params_of(loaded, given)  # raises before anything else is done
+    if not (fresh or resume_ or wanted.quiet):
+        going_on = _same_work(store, pipeline, values, wanted, is_named=run_id is not None)
+        if going_on is not None:
+            return go_on(store, going_on, wanted)
     if wanted.dry_run:
         decisions = plan(loaded, RunState(), options=PlanOptions(start=wanted.execute.start))
         decisions = up_to(loaded, decisions, wanted.execute.until) if wanted.execute.until else decisions
@@ -88,6 +102,24 @@ def run(
             shown.attach(loaded, RunState(), pipeline)
             result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=store.base_dir)
         return conclude(result, store, quiet=wanted.quiet)
+
+
+def _same_work(
+    store: Store, pipeline: str, values: dict[str, Any], wanted: ExecuteFlags, *, is_named: bool
+) -> str | None:
+    """Say that an unfinished run has begun the same work; return it if the person at the terminal wants to resume it.
+
+    A run that is given a name of its own is meant to be new: then no question is asked.
+    """
+    from rerail.cli.render.unfinished import asks_to_resume, say_same_work  # only beside an unfinished run
+
+    rows = same_work(store, pipeline, values, base_dir=store.base_dir)
+    if not rows:
+        return None
+    answer = None if is_named or wanted.dry_run or wanted.as_json else asks_to_resume(rows)
+    if answer is None:
+        say_same_work(rows, reach(store))
+    return rows[0]["run_id"] if answer else None
 
 
 def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
