@@ -254,6 +254,8 @@ def is_judged_elsewhere(row: Row) -> bool:
     """Whether the loader finds a wrong name in an option of another type: in parts that have rows of their own, or too strictly."""
     if row.heading == "Artifacts and inputs":
         return row.option != "path"  # names are checked in all of an artifact, and filled in in its path alone
+    if row.heading == "`write`":
+        return row.option == "mode"  # likewise
     return row.option in ("steps", "write")
 
 

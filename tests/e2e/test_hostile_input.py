@@ -146,7 +146,10 @@ ARGUMENTS = {
     "text for a number": (["-p", "n=many"], "the param `n` must be of type integer, not 'many'"),
     "a number beyond all": (["-p", "n=" + "9" * 5000], "the param `n` must be of type integer"),
     "infinity": (["-p", "f=1e999"], "the param `f` must be of type number"),
-    "a word for a truth": (["-p", "b=yes"], "the param `b` must be of type boolean"),
+    "a word for a truth": (
+        ["-p", "b=maybe"],
+        "the param `b` must be of type boolean (true, yes, on, 1, or false, no, off, 0), not 'maybe'",
+    ),
     "half a list": (["-p", "l=[1, 2"], "the param `l` must be of type list"),
     "a list that is too deep": (["-p", "l=" + "[" * 5000 + "]" * 5000], TOO_DEEP),
     "a choice there is not": (["-p", "c=z"], "must be one of x, y, not 'z'"),

@@ -115,7 +115,7 @@ def test_a_secret_does_not_belong_in_params_or_labels(project: Project) -> None:
     project.pipeline("params: {x: ''}\nsteps: [{run: 'true'}]")
 
     refused = project.rerail("run", "pipeline.yaml", "--secret", "TOKEN", "-p", f"x=prefix-{SECRET}", check=2)
-    assert "`x` holds a secret" in refused.stderr
+    assert "`x` holds the secret TOKEN; secrets are taken from the environment" in refused.stderr
     assert SECRET not in refused.stderr
     project.rerail("run", "pipeline.yaml", "--secret", "TOKEN", "--label", f"a={SECRET}", check=2)
     assert not (project.root / ".rerail").exists()
@@ -154,7 +154,7 @@ def test_a_secret_in_a_param_is_refused_before_it_is_quoted(project: Project) ->
     project.pipeline("secrets: [TOKEN]\nparams: {n: {type: integer}}\nsteps: [{run: 'true'}]")
     for options in ([], ["--dry-run"]):
         refused = project.rerail("run", "pipeline.yaml", "-p", f"n={SECRET}", *options, check=2)
-        assert "`n` holds a secret" in refused.stderr
+        assert "`n` holds the secret TOKEN; " in refused.stderr
         assert SECRET not in refused.stderr
 
 
@@ -182,9 +182,35 @@ def test_a_secret_does_not_belong_in_the_pipeline_file(project: Project, where: 
     project.pipeline(f"secrets: [TOKEN]\n{where % repr(SECRET)}\nsteps: [{{run: 'true'}}]")
     refused = project.rerail("run", "pipeline.yaml", check=2)
 
-    assert "pipeline.yaml holds the value of a secret" in refused.stderr
+    assert "pipeline.yaml:2 holds the value of the secret TOKEN; " in refused.stderr
     assert SECRET not in refused.stderr
     assert not (project.root / ".rerail" / "runs").exists()
+
+
+def test_the_file_of_an_inner_pipeline_is_named_with_the_secret_in_it(project: Project) -> None:
+    project.env |= {"TOKEN": SECRET, "OTHER": "something-else"}
+    project.pipeline(f"steps:\n  - run: echo {SECRET}\n", name="inner.yaml")
+    project.pipeline("secrets: [OTHER, TOKEN]\nsteps: [{id: a, pipeline: inner.yaml}]")
+
+    refused = project.rerail("run", "pipeline.yaml", check=2)
+
+    assert "inner.yaml:2 holds the value of the secret TOKEN; " in refused.stderr
+
+
+def test_a_secret_too_short_to_mask_is_named(project: Project) -> None:
+    project.env |= {"KEY": "x7", "LONG": "abcd"}
+    project.pipeline("secrets: [KEY, LONG]\nsteps: [{id: a, run: 'true'}]", name="fine.yaml")
+    project.pipeline("secrets: [KEY]\nsteps: [{id: a, run: echo x7}]", name="holds.yaml")
+
+    done = project.rerail("run", "fine.yaml", check=0)
+    refused = project.rerail("run", "holds.yaml", check=2)
+
+    assert "the secret KEY has fewer than 4 characters: too short to mask without masking everything" in done.stderr
+    assert "LONG" not in done.stderr
+    words = (
+        "holds.yaml:2 holds the value of the secret KEY (2 characters: too short to be masked without masking other text)"
+    )
+    assert words in refused.stderr
 
 
 def kill_when(project: Project, process: subprocess.Popen[str], ledger: list[str]) -> None:

@@ -26,12 +26,13 @@ secrets: [A]
 steps:
   - run: x
     retry: {attempts: 2, on: [rate_limit, 7]}
-    outputs: {x: {from: stdout, as: json}}
+    outputs: {x: {from: stdout, as: json}, y: stdout}
     checks: [a]
     on_failure: [{run: y}]
     commit_required: true
 finally: [{run: z}]
 """,
+    'steps: [{write: {path: a, mode: "0755"}, retry: {delay: 200ms}}]',
 ]
 BAD = [
     "{}",
@@ -46,6 +47,8 @@ BAD = [
     "stepps: [{run: x}]",
     "steps: [{id: a/b, run: x}]",
     "steps: [{run: x, outputs: {a: {as: xml}}}]",
+    "steps: [{run: x, outputs: {a: stderr}}]",
+    "steps: [{write: {path: a, mode: 755}}]",
 ]
 
 

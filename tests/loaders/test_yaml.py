@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from rerail.core.model import Python, Retry, Run, Write
+from rerail.core.staleness import fingerprint
 from rerail.errors import PipelineInvalid
+from rerail.loaders.fields import parse_duration
+from rerail.loaders.schema import _DURATION_PATTERN
 from rerail.loaders.yaml import load_pipeline, read_pipeline_file
 from tests.conftest import Project
 
@@ -89,7 +93,7 @@ steps:
         "unknown key `neds`, did you mean `needs`?",
         "taken by the step in line 4",
         "must be module:function",
-        "must be a duration such as 30s",
+        "must be a duration such as 200ms, 30s",
         "needs exactly one of run, python, write, approve, map, loop, pipeline; it has none",
         "unknown step `ghost`",
         "at least 1",
@@ -148,6 +152,16 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("steps: [{run: x, write: {path: a, content: b}}]", "it has `run` and `write`"),
         ("steps: [{run: x, with: {a: 1}}]", "is only for `python` and `pipeline`"),
         ("? [a, b]\n: c", "a key must be text"),
+        ("steps: [{write: {path: a, mode: 755}}]", '"0755" or "0644", not 755: write "0755", in quotes'),
+        ("steps: [{write: {path: a, mode: 493}}]", '"0755" or "0644", not 493'),
+        ("steps: [{write: {path: a, mode: u+x}}]", "octal permissions in quotes"),
+        ("steps: [{write: {path: a, mode: '4755'}}]", "octal permissions in quotes"),
+        ("steps: [{write: {path: a, mode: '0o755'}}]", "octal permissions in quotes"),
+        ("steps: [{write: {path: a, mode: '0788'}}]", "octal permissions in quotes"),
+        ("steps: [{write: {path: a, mode: '${{ run.id }}'}}]", "octal permissions in quotes"),
+        ("steps: [{run: x, outputs: {a: json}}]", "for JSON or lines write {from: stdout, as: json}"),
+        ("steps: [{run: x, outputs: {a: '1.2'}}]", "output `a` must be stdout, or a mapping"),
+        ("steps: [{run: x, timeout: 5d}]", "a duration such as 200ms, 30s, 5m or 1h30m, not '5d'"),
     ],
 )
 def test_bad_files_are_one_line_each(text: str, words: str) -> None:
@@ -247,3 +261,36 @@ def test_numbers_in_env_stay_as_they_are_written() -> None:
 
 def test_a_place_in_a_block_is_where_it_stands() -> None:
     assert problems("steps:\n  - run: |\n\n      echo one\n      echo ${{ nope }}\n")[0].startswith("p.yaml:5:12:")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("200ms", 0.2), ("1s500ms", 1.5), ("5m", 300.0), ("5ms", 0.005), ("1h2m3s4ms", 3723.004), ("0.5ms", 0.0005)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+    assert re.fullmatch(_DURATION_PATTERN, text)
+
+
+@pytest.mark.parametrize("text", ["ms", "5 ms", "5ms3s", "-5ms", "5mss", "5d"])
+def test_what_is_no_duration(text: str) -> None:
+    assert parse_duration(text) is None
+    assert not re.fullmatch(_DURATION_PATTERN, text)
+
+
+def test_an_output_is_stdout_in_short() -> None:
+    short, long = (
+        load_pipeline(f"steps: [{{run: x, outputs: {{a: {form}}}}}]".encode(), "p.yaml").steps[0]
+        for form in ("stdout", "{from: stdout, as: text}")
+    )
+
+    assert short.outputs == long.outputs
+
+
+def test_the_mode_of_a_written_file_is_part_of_its_definition() -> None:
+    texts = ("", ", mode: '0755'", ", mode: 0755", ", mode: '755'", ", mode: '0644'")
+    steps = [load_pipeline(f"steps: [{{write: {{path: a{mode}}}}}]".encode(), "p.yaml").steps[0] for mode in texts]
+    none, quoted, plain, short, other = (fingerprint(step, {}) for step in steps)
+
+    assert quoted == plain == short
+    assert len({none, quoted, other}) == 3

@@ -15,20 +15,20 @@ from rerail.ports import LoadedRun, Store
 
 def mask_of(pipeline: Pipeline, options: RunOptions) -> Mask:
     """Return the mask of a run's secrets; raise UsageError for one that is missing or empty."""
-    values = []
+    values: dict[str, str] = {}
     for name in dict.fromkeys((*pipeline.secrets, *options.secrets)):
         value = os.environ.get(name)
         if not value:
             what = "is not set" if value is None else "is empty"
             raise UsageError(f"the secret {name} {what} in the environment", hint=f"export {name}=…, then run it again")
-        values.append(value)
-    return Mask(values)
+        values[name] = value
+    return Mask.of_variables(values)
 
 
 def present_secrets(pipeline: Pipeline, options: RunOptions) -> Mask:
     """Return a mask of the secrets that are set, for messages before all of them are checked."""
     names = (*pipeline.secrets, *options.secrets)
-    return Mask(value for name in names if (value := os.environ.get(name)))
+    return Mask.of_variables({name: value for name in names if (value := os.environ.get(name))})
 
 
 def secrets_of(store: Store, recording: LoadedRun) -> Mask:
@@ -69,7 +69,8 @@ def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if mask.holds(name) or mask.value(value) != value:
             raise UsageError(
-                f"`{mask.text(name)}` holds a secret; secrets are taken from the environment and never stored",
+                f"`{mask.text(name)}` holds {mask.culprit([name, value])}; secrets are taken from the environment"
+                " and never stored",
                 hint="${{ env.NAME }} in the pipeline",
             )
 
@@ -97,9 +98,24 @@ def refuse_secret_pipeline(mask: Mask, pipeline: Pipeline, text: bytes, path: st
     """
     if not mask:
         return
-    names = [step.id for _, step in every_step(pipeline)]
-    if mask.data(text) != text or mask.holds([*names, *pipeline.hooks, pipeline.labels]):
+    names = [*(step.id for _, step in every_step(pipeline)), *pipeline.hooks, pipeline.labels]
+    if mask.data(text) != text or mask.holds(names):
+        which = mask.culprit(text if mask.data(text) != text else names)
         raise UsageError(
-            f"{mask.text(path)} holds the value of a secret; secrets are taken from the environment and never stored",
+            f"{mask.text(_place_of(text, path, mask))} holds the value of {which}; secrets are taken from the environment"
+            " and never stored",
             hint="${{ env.NAME }} in the pipeline",
         )
+
+
+def _place_of(text: bytes, path: str, mask: Mask) -> str:
+    """Return the file of a pipeline, and the first line, that holds a secret."""
+    from rerail.loaders.bundle import split  # only for a file that is rejected
+
+    root, included = split(text)
+    files = {path: root, **{os.path.join(os.path.dirname(path), name): data for name, data in included.items()}}
+    for file, data in files.items():
+        for number, line in enumerate(data.splitlines(), 1):
+            if mask.data(line) != line:
+                return f"{file}:{number}"
+    return path

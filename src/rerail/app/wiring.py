@@ -21,7 +21,7 @@ from rerail.artifacts import paths
 from rerail.artifacts.worker import Contested, ThreadedArtifactWorker
 from rerail.core.events import Event, RunResumed, RunStarted, StepCompleted, StepFailed, StepInterrupted, StepStarted
 from rerail.core.inflight import in_flight
-from rerail.core.masking import Mask
+from rerail.core.masking import SHORTEST, Mask
 from rerail.core.model import Map, Pipeline, every_step
 from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.state import RunState, name
@@ -119,6 +119,12 @@ def execute(
         invocation_of(header, before.invoked_at),
         log.identity_file,
     )
+    for reporter in reporters:
+        for variable in place.mask.short:
+            reporter.warn(
+                f"the secret {variable} has fewer than {SHORTEST} characters:"
+                " too short to mask without masking everything"
+            )
     if not channels.found:
         _say_accounts_are_gone(before, pipeline, reporters)
     clock = SystemClock()

@@ -71,6 +71,20 @@ def default_pipeline() -> str:
     )
 
 
+def param_values(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse the values of `-p`: one that is repeated is a list of its values."""
+    given: dict[str, Any] = {}
+    for text in texts:
+        ((name, value),) = pairs((text,), "-p").items()
+        if name not in given:
+            given[name] = value
+        elif isinstance(given[name], list):
+            given[name].append(value)
+        else:
+            given[name] = [given[name], value]
+    return given
+
+
 def run_argument(*, required: bool = True) -> Decorator:
     metavar = "RUN" if required else "[RUN]"
     return click.argument("run_name", metavar=metavar, required=required, shell_complete=complete_run)

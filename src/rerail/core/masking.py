@@ -12,6 +12,7 @@ import msgspec
 from rerail.core.events import ItemsListed, Metrics
 
 STARS = "***"
+SHORTEST = 4  # characters: a shorter secret is in many texts that do not hold it, and all of these are masked
 _HEAD = 4  # bytes by which a pattern is looked up
 _FOLD = rb"(?:\r?\n)?"
 _END = b""  # in a trie: a pattern ends here
@@ -28,11 +29,20 @@ _OPEN = frozenset(("outputs", "variables"))  # members that hold any JSON value
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
+def too_short(secret: str) -> str:
+    """Describe that a secret is in texts that do not hold it; '' if it is long enough."""
+    if len(secret) >= SHORTEST:
+        return ""
+    count = f"{len(secret)} character{'s' if len(secret) > 1 else ''}"
+    return f" ({count}: too short to be masked without masking other text)"
+
+
 class Mask:
     """Set of secrets, and their replacement in text, in values and in streams of bytes."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         found = [_encoded_forms(secret) for secret in secrets]
+        self._variables: dict[str, str] = {}
         self._folded = {_raw(form) for _, forms in found for form in forms}
         self._patterns = {_raw(form) for forms, _ in found for form in forms} | self._folded
         self._find = re.compile(_expression(self._patterns, self._folded)) if self._patterns else None
@@ -42,6 +52,26 @@ class Mask:
         for pattern in self._patterns:
             for length in range(1, min(len(pattern), _HEAD) + 1):
                 self._by_head.setdefault(pattern[:length], []).append(pattern)
+
+    @classmethod
+    def of_variables(cls, secrets: Mapping[str, str]) -> Mask:
+        """Make a mask of the values of variables, by their names."""
+        mask = cls(secrets.values())
+        mask._variables = dict(secrets)
+        return mask
+
+    def culprit(self, value: Any) -> str:
+        """Describe the secret that bytes or a JSON value hold, by the name of its variable."""
+        for variable, secret in self._variables.items():
+            alone = Mask((secret,))
+            if alone.data(value) != value if isinstance(value, bytes) else alone.value(value) != value:
+                return f"the secret {self.text(variable)}{too_short(secret)}"
+        return "a secret"
+
+    @property
+    def short(self) -> list[str]:
+        """Names of the variables whose secrets are too short to be masked well."""
+        return [self.text(variable) for variable, secret in self._variables.items() if len(secret) < SHORTEST]
 
     def __bool__(self) -> bool:
         return self._find is not None

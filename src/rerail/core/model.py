@@ -47,11 +47,12 @@ class Python(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="p
     arguments: dict[str, Any] = {}
 
 
-class Write(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="write"):
+class Write(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="write", omit_defaults=True):
     """Action that writes a file with the given content."""
 
     path: str
     content: str
+    mode: str = ""  # octal permissions; '': those of any new file
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="call"):

@@ -10,6 +10,15 @@ import msgspec
 from rerail.core.model import Param
 from rerail.core.values import typed
 
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+_HOW = {
+    "boolean": " (true, yes, on, 1, or false, no, off, 0)",
+    "list": " (a,b or JSON such as [1,2])",
+}
+
 
 def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return all params with defaults filled in, and the problems with the given ones."""
@@ -50,20 +59,27 @@ def wrong_default(param: Param) -> str:
 def _converted(name: str, param: Param, value: Any) -> tuple[Any, str]:
     converted = _as_type(param.type, value)
     if converted is None:
-        return value, f"the param `{name}` must be of type {param.type}, not {repr(value)[:60]}"
+        if isinstance(value, list):
+            return value, f"the param `{name}` takes one value of type {param.type}, not {len(value)}: {repr(value)[:60]}"
+        how = _HOW.get(param.type, "")
+        return value, f"the param `{name}` must be of type {param.type}{how}, not {repr(value)[:60]}"
     if param.choices and converted not in param.choices:
         choices = ", ".join(str(choice) for choice in param.choices)
         return value, f"the param `{name}` must be one of {choices}, not {repr(value)[:60]}"
     return converted, ""
 
 
-def _json_list(value: Any) -> list[Any] | None:
-    """Parse a list from the command line, where it is JSON; None if it is not a list."""
+def _list(value: Any) -> list[Any] | None:
+    """Parse a list from text: JSON if it begins with a bracket, else texts between commas; None if it is not a list."""
+    if not isinstance(value, str):
+        return None
+    if not value.lstrip().startswith("["):
+        return [part for part in map(str.strip, value.split(",")) if part]
     try:
-        found = msgspec.json.decode(value) if isinstance(value, str) else None
+        found: list[Any] = msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return found if isinstance(found, list) else None
+    return found
 
 
 def _as_type(kind: str, value: Any) -> Any:
@@ -75,8 +91,8 @@ def _as_type(kind: str, value: Any) -> Any:
         case "number":
             return guess if type(guess) in (int, float) else None
         case "boolean":
-            return guess if type(guess) is bool else None
+            return _BOOLEANS.get(value.lower()) if isinstance(value, str) else value if type(value) is bool else None
         case "list":
-            return value if isinstance(value, list) else _json_list(value)
+            return value if isinstance(value, list) else _list(value)
         case _:
             return value if isinstance(value, str) else None

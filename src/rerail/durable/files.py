@@ -87,17 +87,27 @@ def set_length(path: str, length: int) -> None:
         os.close(fd)
 
 
-def write_new(path: str, data: bytes, mode: int = FILE_MODE) -> None:
+def write_new(path: str, data: bytes, mode: int = FILE_MODE, *, ignores_umask: bool = False) -> None:
     """Create a file with this content, durable but for its name."""
     fd = create_file(path, mode)
     try:
+        if ignores_umask:
+            os.fchmod(fd, mode)
         write_all(fd, data)
         sync(fd)
     finally:
         os.close(fd)
 
 
-def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_MODE, writer: str = "") -> None:
+def replace_file(
+    path: str,
+    data: bytes,
+    *,
+    keep_as: str = "",
+    mode: int = FILE_MODE,
+    ignores_umask: bool = False,
+    writer: str = "",
+) -> None:
     """Replace the content of a file, all or nothing, durable on return.
 
     With `keep_as` the old content stays under that name. There is never a moment without a file at `path`. In a directory
@@ -108,7 +118,7 @@ def replace_file(path: str, data: bytes, *, keep_as: str = "", mode: int = FILE_
     if writer:
         remove_file(temporary)
     try:
-        write_new(temporary, data, mode)
+        write_new(temporary, data, mode, ignores_umask=ignores_umask)
         if keep_as:
             with contextlib.suppress(OSError):  # not every file system has links; then the old content is not kept
                 os.link(path, keep_as, follow_symlinks=False)

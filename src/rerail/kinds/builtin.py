@@ -77,7 +77,9 @@ class WriteFile:
         def write() -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             writer = attempt.env.get("RERAIL_RUN_DIR", "") + attempt.env.get("RERAIL_STEP_KEY", attempt.log_name)
-            durable.replace_file(path, action.content.encode(), mode=USER_FILE_MODE, writer=writer)
+            mode = int(action.mode, 8) if action.mode else USER_FILE_MODE
+            content = action.content.encode()
+            durable.replace_file(path, content, mode=mode, ignores_umask=bool(action.mode), writer=writer)
 
         return FunctionWork(function=write)
 

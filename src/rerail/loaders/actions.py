@@ -17,6 +17,10 @@ OPTIONS = tuple(
 PLAIN = ("run", "python", "write")
 KINDS = (*PLAIN, "approve", *CONTROLLERS)
 APPROVE_OPTIONS = tuple("id name needs when allow_failure on_failure".split())
+WRITE_KEYS = ("path", "content", "mode")
+MODE = "0?[0-7]{3}"
+STREAMS = ("stdout",)
+FORMS = ("text", "json", "lines")
 MAX_CHECKS = 100
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -62,8 +66,22 @@ def _plain(fields: Fields, kind: str, problems: Problems) -> Action:
             return _approve(fields, problems)
         case _:
             write = Fields(fields.get("write") or fields.node, problems, f"`write` of {fields.what}")
-            write.only(("path", "content"))
-            return Write(path=_text(write, "path", problems), content=write.text("content"))
+            write.only(WRITE_KEYS)
+            return Write(path=_text(write, "path", problems), content=write.text("content"), mode=_mode(write, problems))
+
+
+def _mode(write: Fields, problems: Problems) -> str:
+    """Return the permissions of a file as octal digits; a number is rejected, because YAML reads it as a decimal one."""
+    node = write.get("mode")
+    if node is None:
+        return ""
+    if not isinstance(node.value, str) or not re.fullmatch(MODE, node.value):
+        quoted = re.fullmatch(MODE, node.written)
+        hint = f': write "0{int(node.written)}", in quotes' if quoted else ""
+        wanted = 'octal permissions in quotes, such as "0755" or "0644"'
+        problems.add(node, f"`mode` of {write.what} must be {wanted}, not {describe(node)}{hint}")
+        return ""
+    return node.value.zfill(4)
 
 
 def _approve(fields: Fields, problems: Problems) -> Approve:
@@ -112,12 +130,27 @@ def read_outputs(fields: Fields, problems: Problems) -> dict[str, Capture]:
     for name, child in node.value.items():
         if not _OUTPUT_NAME.fullmatch(name):
             problems.add(child, f"{name[:60]!r} cannot be the name of an output")
+        if isinstance(child.value, str):  # short for `from`
+            if child.value not in STREAMS:
+                problems.add(child, _no_source(name, child.value))
+            captures[name] = Capture()
+            continue
         inner = Fields(child, problems, f"output `{name}`")
         inner.only(("from", "as"))
-        inner.choice("from", ("stdout",), "stdout")
-        form: Any = inner.choice("as", ("text", "json", "lines"), "text")
+        inner.choice("from", STREAMS, "stdout")
+        form: Any = inner.choice("as", FORMS, "text")
         captures[name] = Capture(form=form)
     return captures
+
+
+def _no_source(name: str, given: str) -> str:
+    """Return the problem with an output that is not taken from a stream."""
+    if given in FORMS:
+        return f"output `{name}` must be stdout, not {given!r}; for JSON or lines write {{from: stdout, as: {given}}}"
+    return (
+        f"output `{name}` must be stdout, or a mapping such as {{from: stdout, as: json}}, not {given[:40]!r};"
+        f' a step sets other values with echo "{name[:40]}=…" >> "$RERAIL_OUTPUT"'
+    )
 
 
 def read_retry(owner: Fields, problems: Problems) -> Retry:

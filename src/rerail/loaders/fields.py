@@ -11,7 +11,7 @@ from rerail.loaders.document import Node
 from rerail.text import one_line
 
 _AMOUNT = r"([0-9]{1,12}(?:\.[0-9]+)?)"
-_DURATION = re.compile(f"(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
+_DURATION = re.compile(f"(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?(?:{_AMOUNT}ms)?")
 LONGEST = 1e11  # seconds: some three thousand years
 # Keys of later versions get an honest answer instead of "unknown".
 PLANNED = frozenset("agent keep".split())
@@ -135,13 +135,13 @@ class Fields:
         return None
 
     def duration(self, key: str) -> float | None:
-        """Return seconds: from a number, or from text such as `90s`, `5m`, `1h30m`."""
+        """Return seconds: from a number, or from text such as `200ms`, `90s`, `5m`, `1h30m`."""
         node = self.get(key)
         if node is None:
             return None
         seconds = parse_duration(node.value)
         if seconds is None:
-            self._wrong(key, node, "a duration such as 30s, 5m or 1h30m")
+            self._wrong(key, node, "a duration such as 200ms, 30s, 5m or 1h30m")
         return seconds
 
     def time_limit(self) -> float | None:
@@ -230,6 +230,6 @@ def parse_duration(value: Any) -> float | None:
     match = _DURATION.fullmatch(value.strip())
     if match is None or not any(match.groups()):
         return None
-    hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    total = hours * 3600 + minutes * 60 + seconds
+    hours, minutes, seconds, thousandths = (float(part or 0) for part in match.groups())
+    total = hours * 3600 + minutes * 60 + seconds + thousandths / 1000
     return total if total <= LONGEST else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rerail.loaders.actions import KINDS, OPTIONS
+from rerail.loaders.actions import FORMS, KINDS, MODE, OPTIONS, STREAMS, WRITE_KEYS
 from rerail.loaders.artifacts import FORMATS, KEYS, ONLY_MADE
 from rerail.loaders.composites import LOOP_KEYS, MAP_KEYS
 from rerail.loaders.steps import DEFAULTABLE
@@ -22,9 +22,9 @@ _FLAG: Schema = {"type": "boolean"}
 _SCALAR: Schema = {"type": ["string", "number", "boolean"]}
 _NAMES: Schema = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _SCALAR}
-_DURATION_PATTERN = r"^(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
+_DURATION_PATTERN = r"^(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?(\d+(\.\d+)?ms)?$"
 _DURATION: Schema = {
-    "description": "Seconds, or a text such as 30s, 5m or 1h30m.",
+    "description": "Seconds, or a text such as 200ms, 30s, 5m or 1h30m.",
     "anyOf": [
         {"type": "number", "minimum": 0},
         {"type": "string", "pattern": _DURATION_PATTERN},
@@ -87,6 +87,11 @@ def _artifacts(keys: Iterable[str]) -> Schema:
     return {"anyOf": [one, {"type": "array", "items": one}]}
 
 
+_WRITE_PROPERTIES: Schema = {
+    "path": _SCALAR,
+    "content": _SCALAR,
+    "mode": {"type": "string", "pattern": f"^{MODE}$", "description": "Octal permissions, such as 0755."},
+}
 _STEP_PROPERTIES: Schema = {
     "inputs": {
         **_artifacts(key for key in KEYS if key not in ONLY_MADE),
@@ -103,7 +108,12 @@ _STEP_PROPERTIES: Schema = {
     "retry": _RETRY,
     "outputs": {
         "type": "object",
-        "additionalProperties": _closed({"from": {"const": "stdout"}, "as": {"enum": ["text", "json", "lines"]}}),
+        "additionalProperties": {
+            "anyOf": [
+                {"enum": list(STREAMS), "description": "The whole output, as one text."},
+                _closed({"from": {"const": "stdout"}, "as": {"enum": list(FORMS)}}),
+            ]
+        },
     },
     "checks": {**_NAMES, "description": "Commands that must pass after the step."},
     "idempotent": {**_FLAG, "description": "false: never rerun automatically after an interruption."},
@@ -113,7 +123,7 @@ _STEP_PROPERTIES: Schema = {
     "run": {"type": ["string", "number"], "description": "A shell script."},
     "python": {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "description": "module:function"},
     "with": {"type": "object", "description": "Arguments of the function."},
-    "write": _closed({"path": _SCALAR, "content": _SCALAR}, required=["path"]),
+    "write": _closed({key: _WRITE_PROPERTIES[key] for key in WRITE_KEYS}, required=["path"]),
     "approve": {
         "description": "A question to approve or reject before the run continues.",
         "anyOf": [_TEXT, _closed({"message": _TEXT}, required=["message"])],

@@ -9,7 +9,7 @@ import click
 
 from rerail import api
 from rerail.cli.execute import ExecuteFlags, driving_options, go_on, show_plan
-from rerail.cli.options import find_run, open_store, pairs, run_argument
+from rerail.cli.options import find_run, open_store, pairs, param_values, run_argument
 from rerail.cli.render.streams import say
 from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id
@@ -46,7 +46,7 @@ def fork(
     base = store.base_dir
     request = api.StartRequest(
         pipeline_path="",
-        params=pairs(params, "-p"),
+        params=param_values(params),
         labels=pairs(labels, "--label"),
         run_id=run_id or api.new_run_id(datetime.now(UTC)),
         options=wanted.options(store.read(parent).header.options),

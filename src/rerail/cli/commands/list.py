@@ -13,7 +13,7 @@ from rerail.cli.options import json_option, open_store, store_option
 from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import STYLES, Terminal, out_look
-from rerail.cli.render.units import age, dollars, moment, seconds
+from rerail.cli.render.units import age, dollars, moment, plain, seconds
 from rerail.errors import UsageError
 
 MAX_PARAMS = 4  # that get a column each
@@ -97,8 +97,8 @@ def _shared_params(rows: list[dict[str, Any]]) -> list[str]:
 
 def _params(row: dict[str, Any], columns: list[str]) -> list[Cell]:
     if columns:
-        return [(str(row["params"].get(name, "")), "") for name in columns]
-    return [(" ".join(f"{key}={value}" for key, value in row["params"].items()), "dim")]
+        return [(plain(row["params"].get(name, "")), "") for name in columns]
+    return [(" ".join(f"{key}={plain(value)}" for key, value in row["params"].items()), "dim")]
 
 
 def _waits(row: dict[str, Any], now: datetime) -> str:

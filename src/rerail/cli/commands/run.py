@@ -14,7 +14,7 @@ from rerail.app.checks import params_of
 from rerail.app.masking import present_secrets, refuse_secret_pipeline, refuse_secrets
 from rerail.app.runs import resumable, same_work
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
-from rerail.cli.options import default_pipeline, open_store, pairs, reach
+from rerail.cli.options import default_pipeline, open_store, pairs, param_values, reach
 from rerail.cli.render.streams import outlet
 from rerail.cli.render.summary import conclude
 from rerail.core.model import Pipeline, RunOptions
@@ -68,7 +68,7 @@ def run(
     wanted = ExecuteFlags.parse(**wishes)
     store = open_store(store_url, pipeline)
     loaded, text = api.load(pipeline)
-    given = {**_params_file(params_file), **pairs(params, "-p")}
+    given = {**_params_file(params_file), **param_values(params)}
     _check_steps(loaded, wanted)
     if resume_:
         found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=store.base_dir)

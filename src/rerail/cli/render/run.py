@@ -9,7 +9,7 @@ import msgspec
 
 from rerail.cli.render.table import Cell, fitted, table
 from rerail.cli.render.terminal import STYLES, Terminal
-from rerail.cli.render.units import age, counted, dollars, moment, seconds, until
+from rerail.cli.render.units import age, counted, dollars, moment, plain, seconds, until
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.inflight import how_far
@@ -42,7 +42,7 @@ class RunView:
             ("fork of", known.parent, ""),
             ("pipeline", f"{known.pipeline}  ({known.pipeline_path})", ""),
             ("status", self._status + why, STYLES.get(self._status, "")),
-            ("params", " ".join(f"{name}={value}" for name, value in known.params.items()), ""),
+            ("params", " ".join(f"{name}={plain(value)}" for name, value in known.params.items()), ""),
             ("labels", " ".join(f"{name}={value}" for name, value in known.labels.items()), ""),
             (
                 "created",

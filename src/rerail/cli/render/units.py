@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
 
 from rerail.core.money import amount
+
+
+def plain(value: Any) -> str:
+    """Format the value of a param as expressions do: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def seconds(value: float | None) -> str:

@@ -85,8 +85,8 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited
             return Rendered(action=Run(script=text), env=settled, cwd=cwd, values=values)
         case Python(target=target, arguments=arguments):
             action: Action = Python(target=target, arguments=language.render_value(arguments, inner))
-        case Write(path=path, content=content):
-            action = Write(path=language.render(path, inner), content=language.render(content, inner))
+        case Write(path=path, content=content, mode=mode):
+            action = Write(path=language.render(path, inner), content=language.render(content, inner), mode=mode)
         case other:
             action = other
     return Rendered(action=action, env=settled, cwd=cwd)
