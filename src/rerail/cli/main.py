@@ -45,6 +45,7 @@ COMMANDS = {
     "init": ("rerail.cli.commands.init:init", "Write a commented pipeline to start from."),
     "check": ("rerail.cli.commands.check:check", "Check a pipeline file."),
     "schema": ("rerail.cli.commands.schema:schema", "Print the JSON Schema of pipeline files."),
+    "docs": ("rerail.cli.commands.docs:docs", "Print a page of the documentation."),
     "doctor": ("rerail.cli.commands.doctor:doctor", "Check the setup and report problems."),
     "completion": ("rerail.cli.commands.completion:completion", "Print the completion script of a shell."),
     "demo": ("rerail.cli.commands.demo:demo", "Run a small pipeline, kill it half-way, resume it."),

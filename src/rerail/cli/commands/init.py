@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import click
@@ -11,10 +12,12 @@ from rerail.cli.render.streams import say
 from rerail.errors import UsageError
 from rerail.kinds.builtin import USER_FILE_MODE
 
+SCHEMA = "pipeline.schema.json"  # beside the pipeline: editors of all who have the project find it
 STARTER = """\
+# yaml-language-server: $schema={schema}
 # A pipeline for rerail. Run it:     rerail run {name}
 # Kill it whenever you like, then:   rerail resume
-# All options:                       docs/reference/pipeline.md, and `rerail schema` for your editor.
+# All options:                       rerail docs pipeline
 
 name: {stem}
 
@@ -60,13 +63,23 @@ finally:
 @click.command(epilog="Example: rerail init && rerail run pipeline.yaml")
 @click.argument("path", default="pipeline.yaml", type=click.Path())
 def init(path: str) -> int:
-    """Write a commented pipeline to start from. Never overwrites anything."""
+    """Write a commented pipeline to start from, and its schema for editors. Never overwrites anything."""
     stem = os.path.basename(path).rsplit(".", 1)[0] or "pipeline"
     try:
-        durable.write_new(path, STARTER.format(name=path, stem=stem).encode(), USER_FILE_MODE)
+        durable.write_new(path, STARTER.format(name=path, stem=stem, schema=SCHEMA).encode(), USER_FILE_MODE)
+        with contextlib.suppress(FileExistsError):
+            durable.write_new(os.path.join(os.path.dirname(path), SCHEMA), _schema(), USER_FILE_MODE)
     except FileExistsError:
         raise UsageError(f"{path} exists already; nothing written", hint=f"rerail check {path}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="rerail init PATH") from None
-    say(f"rerail: wrote {path}\n  next: rerail run {path}")
+    say(f"rerail: wrote {path}, and {SCHEMA} for your editor\n  next: rerail run {path}")
     return 0
+
+
+def _schema() -> bytes:
+    import json
+
+    from rerail.loaders.schema import schema  # only for this command
+
+    return json.dumps(schema(), indent=2).encode() + b"\n"
