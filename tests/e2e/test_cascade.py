@@ -300,14 +300,14 @@ def test_a_copy_that_rots_between_audit_and_restore_makes_another_plan(tmp_path:
     plans: list[list[str]] = []
 
     class Rot(api.ResumeObserver):
-        def announce(self, ready: api.ResumePlan) -> None:
+        def on_plan(self, ready: api.ResumePlan) -> None:
             plans.append([decision.decision for decision in ready.plan.decisions])
             for copy in (tmp_path / ".rerail" / "objects").glob("??/*"):
                 copy.chmod(0o600)
                 copy.write_bytes(copy.read_bytes()[::-1])
 
     request = api.ResumeRequest(pipeline=world.pipeline)
-    api.resume(world.store, "r", (), request, base_dir=str(tmp_path), functions=world.functions, teller=Rot())
+    api.resume(world.store, "r", (), request, base_dir=str(tmp_path), functions=world.functions, observer=Rot())
 
     assert plans == [["restore", "reuse", "rerun"], ["rerun", "rerun", "rerun"]]
     assert world.ran[before:] == ["a", "c"]  # b is kept: a came out the same

@@ -1,20 +1,33 @@
-"""Values of an execution, as a program asks for it and gets it back."""
+"""Values of an execution: the request for one invocation of a run, and its outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rerail.core.plan import ExecuteOptions
 from rerail.core.state import RunState
 
+if TYPE_CHECKING:  # planning and dry runs start without the engine
+    from rerail.engine.spec import Ask, RunResult
+
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
+
+
+class InvocationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for one invocation of a run. Not recorded: the next invocation says all of it again."""
+
+    execute: ExecuteOptions = ExecuteOptions()
+    ask: Ask | None = None  # the person at the terminal
+    executor: str = "local"  # or the URL of one that a package has registered
+    kinds: dict[str, str] = {}  # action → a registered kind that does it instead of the built-in one
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of an invocation; `end` is the engine's result."""
 
     run_id: str
-    end: Any
+    end: RunResult
     state: RunState

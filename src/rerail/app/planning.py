@@ -9,11 +9,12 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rerail.app.checks import refuse_misplaced
+from rerail.app.execution import InvocationRequest
 from rerail.app.masking import hiding, present_secrets, refuse_secret_pipeline
 from rerail.app.traces import last_traces
 from rerail.core.audit import Audit
@@ -22,7 +23,7 @@ from rerail.core.expressions.language import Scope
 from rerail.core.expressions.render import StepResults
 from rerail.core.masking import Mask
 from rerail.core.model import Map, Pipeline, RunOptions
-from rerail.core.plan import ExecuteOptions, Plan, PlanOptions
+from rerail.core.plan import Plan, PlanOptions
 from rerail.core.planner import plan
 from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState
@@ -78,16 +79,12 @@ def load(path: str) -> tuple[Pipeline, bytes]:
         raise PipelineInvalid([mask.text(problem) for problem in error.problems], hint=error.hint) from None
 
 
-class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeRequest(InvocationRequest, frozen=True, kw_only=True):
     """Request to resume a run. `pipeline` is for pipelines that no file declares."""
 
     options: RunOptions | None = None  # None: as recorded
-    execute: ExecuteOptions = ExecuteOptions()
     pipeline: Pipeline | None = None
     progress: Callable[[int], None] = lambda _: None  # called with the bytes that the audit has read
-    ask: Any = None  # the person at the terminal: `engine.spec.Ask`
-    executor: str = "local"  # as in StartRequest: neither is recorded, each invocation says it again
-    kinds: dict[str, str] = {}
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> ResumePlan:

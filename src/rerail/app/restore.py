@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from rerail.artifacts.restore import Restored
 
 
-def mend(
-    ready: ResumePlan, content: ContentStore, files: RunFiles, announce: Callable[[ResumePlan], None]
+def restore(
+    ready: ResumePlan, content: ContentStore, files: RunFiles, on_plan: Callable[[ResumePlan], None]
 ) -> tuple[ResumePlan, list[Restored]]:
-    """Restore and quarantine; if a path cannot be restored after all, make and announce another plan."""
+    """Restore and quarantine; if a path cannot be restored after all, make another plan and report it."""
     done: list[Restored] = []
     while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
         from rerail.artifacts.restore import Restorer  # only for runs with broken artifacts
 
-        mender = Restorer(ready.place, content, files, ready.run_id, ready.mask)
-        done += mender.mend(ready.plan, ready.pipeline, ready.recording.state)
-        if not mender.failed:
+        restorer = Restorer(ready.place, content, files, ready.run_id, ready.mask)
+        done += restorer.mend(ready.plan, ready.pipeline, ready.recording.state)
+        if not restorer.failed:
             break
         restored = {flaw.path for one in done for flaw in one.restored}
-        audit = after_restore(ready.audit, restored, mender.failed)
+        audit = after_restore(ready.audit, restored, restorer.failed)
         again = plan(ready.pipeline, ready.recording.state, audit, ready.wishes)
         ready = msgspec.structs.replace(ready, audit=audit, plan=again)
-        announce(ready)
+        on_plan(ready)
     return ready, done
 
 
-def mending_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) -> tuple[Event, ...]:
+def restore_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) -> tuple[Event, ...]:
     """Return the events that record the restores and quarantines."""
     events: list[Event] = []
     state = ready.recording.state

@@ -12,8 +12,8 @@ import msgspec
 from rerail.app.claims import PathClaims
 from rerail.app.execution import Functions, RunOutcome
 from rerail.app.masking import hiding, mask_of
-from rerail.app.planning import ResumePlan, ResumeRequest, absolute, checkpoint, plan_resume
-from rerail.app.restore import mend, mending_events
+from rerail.app.planning import ResumePlan, ResumeRequest, checkpoint, plan_resume
+from rerail.app.restore import restore, restore_events
 from rerail.app.start import started
 from rerail.app.traces import end_processes, ended_words
 from rerail.core.events import RunResumed, RunStarted
@@ -24,10 +24,10 @@ from rerail.ports import Reporter, RunWriter, Store
 class ResumeObserver:
     """Observer of a resume before anything runs; this one does nothing."""
 
-    def announce(self, ready: ResumePlan) -> None:
+    def on_plan(self, ready: ResumePlan) -> None:
         """Take the plan, before anything is touched; again if another one had to be made."""
 
-    def narrate(self, ready: ResumePlan, done: list[Any]) -> None:
+    def on_restored(self, ready: ResumePlan, done: list[Any]) -> None:
         """Take the findings and restores, before anything runs."""
 
 
@@ -39,60 +39,56 @@ def resume(
     *,
     base_dir: str = "",
     functions: Functions | None = None,
-    teller: ResumeObserver | None = None,
+    observer: ResumeObserver | None = None,
 ) -> RunOutcome | None:
     """Own a run and execute the rest; return None if it is completed and its artifacts are intact."""
     # Loaded to execute: planning and dry runs start without it.
     from rerail.app.wiring import ExecuteRequest, check_plugins, execute
 
-    request, teller = request or ResumeRequest(), teller or ResumeObserver()
-    check_plugins(request.executor, request.kinds)
-    log = store.own(run_id)
-    relying = contextlib.ExitStack()
-    try:
-        recording = log.recording
-        relying.enter_context(store.content.pinned())
+    request, observer = request or ResumeRequest(), observer or ResumeObserver()
+    check_plugins(request)
+    with contextlib.ExitStack() as owned:
+        log = store.own(run_id)
+        owned.callback(log.close)
+        owned.enter_context(store.content.pinned())
         _end_leftovers(log, reporters)  # before any file is checked: they could still write
+        recording = log.recording
         ready = plan_resume(store, recording, request, base_dir)
         if ready.finished:
-            # The process that completed it died before the last snapshot, or that was damaged.
-            if not recording.is_cached:
-                with contextlib.suppress(OSError):
-                    log.save_snapshot(checkpoint(store, recording), keep=ready.pipeline.checkpoint.history)
+            _save_last_snapshot(store, log, ready)
             return None
-        header, work_dir = recording.header, ready.place.work_dir
-        claims = PathClaims(store, ready.pipeline, header, work_dir, allow_concurrent=request.execute.allow_concurrent)
-        relying.callback(claims.release)
+        concurrent = request.execute.allow_concurrent
+        claims = PathClaims(store, ready.pipeline, recording.header, ready.place.work_dir, allow_concurrent=concurrent)
+        owned.callback(claims.release)
         with claims.claimed(f"rerail resume {run_id}"):
             pass
-        teller.announce(ready)
+        observer.on_plan(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
         with hiding(mask):
-            ready, done = mend(ready, store.content, log, teller.announce)
-        teller.narrate(ready, done)
+            ready, done = restore(ready, store.content, log, observer.on_plan)
+        observer.on_restored(ready, done)
         if ready.refreeze:
             log.freeze_pipeline(ready.text)
         opening = _opening(ready, options)
-        place = ExecuteRequest(
-            work_dir=absolute(log.recording.header.work_dir, base_dir),
+        invocation = ExecuteRequest(
+            invocation=request,
             functions=functions or {},
-            execute=request.execute,
             mask=mask,
             files=ready.place,
             content=store.content,
             contested=claims.contested,
-            mended=mending_events(ready, done, opening.at),
-            spared=ready.audit.taken_over,
-            ask=request.ask,
-            executor=request.executor,
-            kinds=request.kinds,
+            restored=restore_events(ready, done, opening.at),
+            superseded=ready.audit.taken_over,
         )
-        driven = execute(log, ready.pipeline, ready.plan, opening, reporters, place)
-        return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
-    finally:
-        relying.close()
-        log.close()
+        return execute(log, ready.pipeline, ready.plan, opening, reporters, invocation)
+
+
+def _save_last_snapshot(store: Store, log: RunWriter, ready: ResumePlan) -> None:
+    """Save the snapshot of a completed run whose process died before it, or where that one was damaged."""
+    if not ready.recording.is_cached:
+        with contextlib.suppress(OSError):
+            log.save_snapshot(checkpoint(store, ready.recording), keep=ready.pipeline.checkpoint.history)
 
 
 def _opening(ready: ResumePlan, options: RunOptions) -> RunStarted | RunResumed:

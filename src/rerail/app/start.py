@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,31 +13,27 @@ import msgspec
 from rerail import processes
 from rerail.app.checks import params_of, refuse_misplaced, refuse_odd_text
 from rerail.app.claims import PathClaims
-from rerail.app.execution import Functions, RunOutcome
+from rerail.app.execution import Functions, InvocationRequest, RunOutcome
 from rerail.app.masking import mask_of, refuse_secret_header, refuse_secret_pipeline, refuse_secrets
 from rerail.app.planning import absolute, load, relative, sha256
 from rerail.core.events import RunStarted
 from rerail.core.formats import HEADER
 from rerail.core.model import Pipeline, RunHeader, RunOptions
-from rerail.core.plan import ExecuteOptions, PlanOptions
+from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
 from rerail.core.state import RunState
-from rerail.ports import Reporter, RunWriter, Store
+from rerail.ports import Reporter, Store
 from rerail.version import VERSION
 
 
-class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
+class StartRequest(InvocationRequest, frozen=True, kw_only=True):
     """Request for a new run."""
 
     pipeline_path: str
-    params: dict[str, Any] = {}
-    labels: dict[str, str] = {}
+    params: dict[str, Any] = msgspec.field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     run_id: str | None = None
     options: RunOptions = RunOptions()
-    execute: ExecuteOptions = ExecuteOptions()
-    ask: Any = None  # the person at the terminal: `engine.spec.Ask`
-    executor: str = "local"  # or the URL of one that a package has registered
-    kinds: dict[str, str] = {}  # action → a registered kind that does it instead of the built-in one
 
 
 def start(
@@ -63,49 +60,36 @@ def start_pipeline(
     functions: Functions | None = None,
 ) -> RunOutcome:
     """Start a run of a pipeline that is already loaded."""
-    now = datetime.now(UTC)
     # Loaded to execute: planning and dry runs start without it.
     from rerail.app.wiring import ExecuteRequest, check_plugins, execute
     from rerail.artifacts.paths import place_of
 
-    check_plugins(request.executor, request.kinds)
+    now = datetime.now(UTC)
+    check_plugins(request)
     mask = mask_of(pipeline, request.options)
     refuse_secret_pipeline(mask, pipeline, text, request.pipeline_path)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
-    params = params_of(pipeline, request.params)
-    header = header_of(pipeline, request, params, now, base_dir)
-    refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
-    files = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
+    header = header_of(pipeline, request, params_of(pipeline, request.params), now, base_dir)
+    work_dir = absolute(header.work_dir, base_dir)
+    refuse_secret_header(mask, header, store.directory(header.run_id), work_dir)
+    files = place_of(work_dir, base_dir, store.root)
     refuse_misplaced(pipeline, files, request.pipeline_path)
-    claims = PathClaims(store, pipeline, header, files.work_dir, allow_concurrent=request.execute.allow_concurrent)
-    log: RunWriter | None = None
-    try:
+    decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
+    with contextlib.ExitStack() as owned:
+        claims = PathClaims(store, pipeline, header, work_dir, allow_concurrent=request.execute.allow_concurrent)
         with claims.claimed("rerail run"):
             log = store.create(header, text)
-    except BaseException:
-        if log is not None:
-            log.close()  # its paths could not be claimed
-        raise
-    try:
-        opening = started(pipeline, text, request.options, now)
-        decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
-        place = ExecuteRequest(
-            work_dir=absolute(log.recording.header.work_dir, base_dir),
+            owned.callback(log.close)
+        owned.callback(claims.release)
+        invocation = ExecuteRequest(
+            invocation=request,
             functions=functions or {},
-            execute=request.execute,
             mask=mask,
             files=files,
             content=store.content,
             contested=claims.contested,
-            ask=request.ask,
-            executor=request.executor,
-            kinds=request.kinds,
         )
-        driven = execute(log, pipeline, decisions, opening, reporters, place)
-        return RunOutcome(run_id=log.recording.header.run_id, end=driven.end, state=driven.state)
-    finally:
-        claims.release()
-        log.close()
+        return execute(log, pipeline, decisions, started(pipeline, text, request.options, now), reporters, invocation)
 
 
 def header_of(

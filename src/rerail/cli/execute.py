@@ -129,7 +129,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
             headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
             request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
             told = PlanPrinter(headline, wanted, store, shown, printed.drain)
-            result = api.resume(store, run_id, shown.reporters, request, base_dir=base, teller=told)
+            result = api.resume(store, run_id, shown.reporters, request, base_dir=base, observer=told)
         if result is None:
             say(f"rerail: run {run_id} is completed; nothing to resume")
             return 0
@@ -148,7 +148,7 @@ class PlanPrinter(api.ResumeObserver):
         self._shown = shown
         self._drain = drain
 
-    def announce(self, ready: api.ResumePlan) -> None:
+    def on_plan(self, ready: api.ResumePlan) -> None:
         """Print the plan, before anything runs."""
         ready = ready.shown
         if not self._wanted.quiet:
@@ -157,7 +157,7 @@ class PlanPrinter(api.ResumeObserver):
             decisions = up_to(ready.pipeline, ready.plan, until) if until else ready.plan
             say_plan(decisions, ready.recording.state, ready.notices, terminal_of(STDERR))
 
-    def narrate(self, ready: api.ResumePlan, done: list[Any]) -> None:
+    def on_restored(self, ready: api.ResumePlan, done: list[Any]) -> None:
         """Print the findings about files and the restores, then attach the reporters."""
         ready = ready.shown
         state = ready.recording.state

@@ -37,9 +37,9 @@ class Recovery:
     def apply_plan(self, root: Frame) -> None:
         """Settle, reopen or queue the steps of the pipeline itself as the plan says."""
         self._record_interrupted()
-        if self._spec.mended:
+        if self._spec.restored:
             self._had_failed = frozenset(self._failed_controllers())
-        for event in self._spec.mended:
+        for event in self._spec.restored:
             self._recorder.stage(event)
         self._settle_all(root, {decision.step: decision for decision in self._spec.plan.decisions})
         self._queue.in_doubt += in_doubt(self._spec.pipeline.finally_, self._recorder.state)

@@ -73,7 +73,7 @@ class Runner:
         )
         self._budget = RunBudget(spec, recorder, self.clock, self.running)
         self._shutdown = Shutdown(spec, tools, recorder, self._budget)
-        self._files = StepFiles(tools.worker, spec.spared, self._shutdown.stop_unwritable)
+        self._files = StepFiles(tools.worker, spec.superseded, self._shutdown.stop_unwritable)
         self._launcher = Launcher(spec, tools, self.state, self.scopes, self._files)
         self._commits = Commits(spec, tools, self.queue, self.scopes)
         self._controllers: dict[Unit, Controller] = {}  # open ones

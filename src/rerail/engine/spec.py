@@ -68,8 +68,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     left_by: Callable[[str], AttemptTrace]  # attempt name → traces of an attempt that an earlier invocation left
     seen: Callable[[str], tuple[Usage, Progress | None]]  # attempt name → its usage and progress by now
     execute: ExecuteOptions = ExecuteOptions()
-    mended: tuple[Event, ...] = ()  # restored and quarantined files, before anything runs
-    spared: frozenset[str] = frozenset()  # paths of completed steps that a later step has taken over
+    restored: tuple[Event, ...] = ()  # restored and quarantined files, before anything runs
+    superseded: frozenset[str] = frozenset()  # paths of completed steps that a later step has taken over
 
     def definition(self, step: Step) -> str:
         """Return the fingerprint of a step."""
