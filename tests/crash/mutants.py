@@ -379,7 +379,7 @@ MUTANTS = (
     Mutant(
         name="a-watchdog-has-the-name-of-rerail",
         file="executors/watchdog.py",
-        old='            _rename(f"{NAMES[number]} of {parent}", NAMES[number])\n',
+        old="            _rename(processes.guard_line(NAMES[number], parent), NAMES[number])\n",
         new="",
         tests=("tests/crash/test_watchdogs.py::test_nothing_survives_whoever_is_killed_in_whatever_order",),
     ),
