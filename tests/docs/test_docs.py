@@ -23,8 +23,30 @@ def test_the_readme_shows_both_commands_and_they_exist() -> None:
         assert (ROOT / command).stat().st_mode & 0o111
 
 
+def test_every_variable_that_the_source_names_is_documented() -> None:
+    page = (ROOT / "docs/reference/environment.md").read_text(encoding="utf-8")
+    pattern = re.compile(r"""environ(?:\.get\(|\[)["'](\w+)|["'](RERAIL_[A-Z_]+)["'=]""")
+    named = {a or b for path in ROOT.glob("src/**/*.py") for a, b in pattern.findall(path.read_text(encoding="utf-8"))}
+
+    assert {"RERAIL_STORE", "RERAIL_OUTPUT", "SUDO_UID", "NO_COLOR"} <= named
+    assert {name for name in named if name != "_RERAIL_COMPLETE" and f"`{name}" not in page} == set()
+
+
+def test_every_page_is_in_an_index() -> None:
+    for section in ("how-to", "reference"):
+        text = (ROOT / "docs" / section / "index.md").read_text(encoding="utf-8")
+        pages = {page.name for page in (ROOT / "docs" / section).glob("*.md")} - {"index.md"}
+        assert {name for name in pages if f"({name})" not in text} == set()
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+    for page in [
+        ROOT / "README.md",
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "examples/README.md",
+        *ROOT.glob("docs/**/*.md"),
+    ]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} → {target}"
 

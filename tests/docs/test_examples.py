@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -144,3 +145,21 @@ def test_the_cascade_of_the_build_loop(example: Project, copies: bool) -> None:
     saved = "reusing 1 of 4 steps, restoring 2, rerunning 1" if copies else "reusing 1 of 4 steps, rerunning 3"
     assert any(line.startswith(f"rerail: {saved}; saves") for line in resumed.stderr.splitlines())
     assert {name: (reports / name).read_text() for name in before} == before
+
+
+@pytest.mark.parametrize("example", ["approval"], indirect=True)
+def test_the_example_with_an_approval_waits_for_it_and_publishes_once(example: Project) -> None:
+    example.rerail("run", "pipeline.yaml", "--id", "r", "-p", "version=1.4", check=5)
+    assert not (example.root / "published-1.4.md").exists()
+    example.rerail("resume", "r", check=5)
+    example.rerail("approve", "r", "ok", check=0)
+    example.rerail("resume", "r", check=0)
+
+    assert (example.root / "published-1.4.md").read_text().startswith("# Release 1.4\n")
+
+
+def test_every_example_is_in_the_index() -> None:
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == set(
+        re.findall(r"\(([\w-]+)/pipeline.yaml\)", text)
+    )
