@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -16,10 +14,10 @@ from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, columns, fitted, table
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.cli.render.units import seconds as spent_time
-from rerail.cli.render.units import span
+from rerail.cli.render.units import since_moment
 from rerail.core.ledger import By, Sum, overall, summed
 from rerail.core.money import OTHER_TOKENS, TOKENS, amount, tokens
-from rerail.errors import RerailError, UsageError
+from rerail.errors import RerailError
 
 WIDEST_BAR = 24
 _MIN_BAR = 4
@@ -51,7 +49,7 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
     """Add up the cost of all attempts, failed and killed ones included."""
     store = open_store(store_url)
     runs = [find_run(store, run_name)] if run_name else sorted(store.runs())
-    start = _since(since) if since else None
+    start = since_moment(since, "rerail cost") if since else None
     by = by or ("step" if run_name else "run")
     found = ledger(store, runs, pipeline, whole=bool(run_name), unreadable=_say_not_counted)
     counted = [entry for entry in found if start is None or entry.at >= start]
@@ -70,19 +68,6 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
 
 def _say_not_counted(run_id: str, error: RerailError) -> None:
     say(f"rerail: run {run_id} is not counted: {error}")
-
-
-def _since(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):  # not a date, or one out of range
-        seconds = span(text)
-    if seconds is None:
-        why = f"--since {text!r}: neither a day such as 2026-11-01 nor a time such as 7d"
-        raise UsageError(why, hint="rerail cost --help")
-    with contextlib.suppress(OverflowError):
-        return datetime.now(UTC) - timedelta(seconds=seconds)
-    return datetime.min.replace(tzinfo=UTC)  # before any run
 
 
 def _row(one: Sum) -> dict[str, Any]:

@@ -7,16 +7,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+import msgspec
 
 from rerail.app.runs import STATUSES, summaries
-from rerail.cli.options import json_option, open_store, store_option
+from rerail.cli.options import json_option, open_store, reach, store_option
 from rerail.cli.render.streams import print_json, say
-from rerail.cli.render.table import Cell, table
+from rerail.cli.render.table import Cell, table, width_of
 from rerail.cli.render.terminal import STYLES, Terminal, out_look
 from rerail.cli.render.units import age, dollars, moment, plain, seconds
 from rerail.errors import UsageError
 
 MAX_PARAMS = 4  # that get a column each
+SHOWN = 20  # runs, if no other number is asked for
+_NARROWEST_CUT = 12  # columns that a cut column keeps, or it is left out
+# The columns that a narrow terminal cuts or leaves out, in this order; never RUN and STATUS.
+_FIRST_TO_GO = ("PARAMS", "ITEMS", "TOOK", "PIPELINE", "STEPS", "COST", "AGE")
+_CUT = ("PARAMS", "PIPELINE")
 
 
 @click.command(name="list", epilog="Example: rerail list --status crashed")
@@ -26,15 +32,21 @@ MAX_PARAMS = 4  # that get a column each
 @click.option("--pipeline", help="Only runs of this pipeline.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Only runs with this label; repeatable.")
 @click.option("--resumable", is_flag=True, help="Only runs that can be resumed.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
-@json_option("An array of runs, newest first.")
+@click.option("--since", default="", metavar="D", help="Only runs active since a day (2026-11-01) or within a time (2d).")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most N runs. Default: {SHOWN}; with --json, all."
+)
+@click.option("--all", "everything", is_flag=True, help="All runs.")
+@json_option("An array of runs, newest first: all of them without --limit.")
 @store_option()
 def list_runs(
     statuses: tuple[str, ...],
     pipeline: str | None,
     labels: tuple[str, ...],
     resumable: bool,
+    since: str,
     limit: int | None,
+    everything: bool,
     as_json: bool,
     store_url: str | None,
 ) -> int:
@@ -42,28 +54,72 @@ def list_runs(
     store = open_store(store_url)
     if bad := [label for label in labels if "=" not in label]:
         raise UsageError(f"--label {bad[0]!r}: not NAME=VALUE", hint="rerail list --help")
+    if limit and everything:
+        raise UsageError("--limit and --all exclude each other", hint="rerail list --help")
     pairs = [label.partition("=")[::2] for label in labels]
+    start = since_moment(since, "rerail list") if since else None
 
     def wanted(row: dict[str, Any]) -> bool:
         if (statuses and row["status"] not in statuses) or pipeline not in (None, row["pipeline"]):
             return False
+        if start is not None and row["status"] != "running" and not _is_active(row, start):
+            return False
         return (row["resumable"] or not resumable) and all(row["labels"].get(key) == value for key, value in pairs)
 
-    rows = [row for row in summaries(store) if wanted(row)][:limit]
+    found = [row for row in summaries(store) if wanted(row)]
+    most = limit or (None if everything or as_json else SHOWN)
     if as_json:
-        print_json(rows)
-    elif not rows and store.runs():
+        print_json(found[:most])
+    elif not found and store.runs():
         say(f"rerail: no matching run in {store.url}\n  next: rerail list")
-    elif not rows:
+    elif not found:
         say(f"rerail: no runs in {store.url}\n  next: rerail run PIPELINE")
     else:
-        _table(rows, out_look())
+        look = out_look()
+        _table(found[:most], look)
+        is_filtered = bool(statuses or pipeline or labels or resumable or since)
+        footer = _footer(found, len(found[:most]), reach(store), is_filtered=is_filtered)
+        if footer:
+            say("  " + (" · " if look.unicode else "; ").join(footer))
     return 0
 
 
+def _is_active(row: dict[str, Any], start: datetime) -> bool:
+    """Return whether anything happened to a run since a moment; of a damaged run only its creation is known."""
+    created = row["created_at"]
+    last = row.get("updated_at") or (datetime.fromisoformat(created.replace("Z", "+00:00")) if created else None)
+    return last is None or last >= start
+
+
+def _footer(rows: list[dict[str, Any]], shown: int, where: str, *, is_filtered: bool) -> list[str]:
+    """Return how many runs are not shown, not completed or damaged, and the next command for them."""
+    running = [row for row in rows if row["status"] == "running"]
+    damaged = [row for row in rows if row["status"] == "damaged"]
+    unfinished = [row for row in rows if row["resumable"] and row["status"] != "running"]
+    told = [f"{shown} of {len(rows)} runs (--all)"] if shown < len(rows) else []
+    told += [
+        f"{len(some)} {what}"
+        for some, what in ((running, "running"), (unfinished, "unfinished"), (damaged, "damaged"))
+        if some
+    ]
+    if unfinished:
+        newest = next(row for row in rows if row["resumable"] or row["status"] == "damaged")
+        name = "" if newest is unfinished[0] and not is_filtered else f" {unfinished[0]['run_id']}"
+        told.append(f"next: rerail resume{name}{where}")
+    elif running:
+        told.append(f"next: rerail watch {running[0]['run_id']}{where}" if is_filtered else f"next: rerail watch{where}")
+    elif damaged:
+        told.append(f"next: rerail repair {damaged[0]['run_id']}{where}")
+    return told
+
+
 def _table(rows: list[dict[str, Any]], look: Terminal) -> None:
+    lines = _lines(rows, _shared_params(rows), look)
+    sys.stdout.write("".join(line + "\n" for line in lines))
+
+
+def _lines(rows: list[dict[str, Any]], params: list[str], look: Terminal) -> list[str]:
     now = datetime.now(UTC)
-    params = _shared_params(rows)
     named = [name.upper() for name in params] if params else ["PARAMS"]
     heads = ["RUN", "PIPELINE", *named, "STATUS", "STEPS", "ITEMS", "COST", "AGE", "TOOK"]
     cells: list[list[Cell]] = [[(head, "dim") for head in heads]]
@@ -85,8 +141,24 @@ def _table(rows: list[dict[str, Any]], look: Terminal) -> None:
     # An empty column only takes room.
     filled = [at for at in range(len(heads)) if any(line[at][0] for line in cells[1:])]
     cells = [[line[at] for at in filled] for line in cells]
-    lines = table(cells, look, cut=filled.index(2) if 2 in filled else 1)
-    sys.stdout.write("".join(line + "\n" for line in lines))
+    if look.width and params and width_of(cells) > look.width:
+        return _lines(rows, [], look)  # several columns of params are one that can be cut
+    return _fitting(cells, look)
+
+
+def _fitting(cells: list[list[Cell]], look: Terminal) -> list[str]:
+    """Return the lines of a table whose less needed columns are cut or left out until it fits."""
+    for head in _FIRST_TO_GO:
+        too_wide = width_of(cells) - look.width if look.width else 0
+        if too_wide <= 0:
+            break
+        at = next((at for at, cell in enumerate(cells[0]) if cell[0] == head), None)
+        if at is None:
+            continue
+        if head in _CUT and width_of([[line[at]] for line in cells]) - too_wide >= _NARROWEST_CUT:
+            return table(cells, look, cut=at)
+        cells = [line[:at] + line[at + 1 :] for line in cells]
+    return table(cells, msgspec.structs.replace(look, width=0))  # RUN and STATUS are never cut
 
 
 def _shared_params(rows: list[dict[str, Any]]) -> list[str]:

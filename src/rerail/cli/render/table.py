@@ -29,6 +29,12 @@ def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", c
     return [indent + _line(row, widths, look) for row in cells]
 
 
+def width_of(rows: Sequence[Sequence[Cell]]) -> int:
+    """Return the columns that a table of these rows takes if nothing is cut."""
+    widths = [max(columns(one_line(row[at][0], 2000)) for row in rows) for at in range(len(rows[0]))]
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
 def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Terminal) -> str:
     parts = []
     for (text, style, taken), width in zip(row, widths, strict=True):

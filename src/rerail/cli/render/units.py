@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from rerail.core.money import amount
+from rerail.errors import UsageError
 
 
 def plain(value: Any) -> str:
@@ -33,6 +35,20 @@ def span(text: str) -> float | None:
 
     days = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)d", text)
     return float(days[1]) * 86400 if days else parse_duration(text)
+
+
+def since_moment(text: str, command: str) -> datetime:
+    """Parse the value of `--since`, a day or a time before now; raise UsageError."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):  # not a date, or one out of range
+        seconds = span(text)
+    if seconds is None:
+        why = f"--since {text!r}: neither a day such as 2026-11-01 nor a time such as 7d"
+        raise UsageError(why, hint=f"{command} --help")
+    with contextlib.suppress(OverflowError):
+        return datetime.now(UTC) - timedelta(seconds=seconds)
+    return datetime.min.replace(tzinfo=UTC)  # before any run
 
 
 def age(created_at: str, now: datetime) -> str:
