@@ -14,7 +14,7 @@ from rerail.cli.options import json_option, open_store, reach, store_option
 from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, table, width_of
 from rerail.cli.render.terminal import STYLES, Terminal, out_look
-from rerail.cli.render.units import age, dollars, moment, plain, seconds
+from rerail.cli.render.units import age, dollars, moment, plain, seconds, since_moment
 from rerail.errors import UsageError
 
 MAX_PARAMS = 4  # that get a column each
