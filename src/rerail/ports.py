@@ -430,6 +430,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     guards: bool = False  # attempts end by themselves if this process dies, however that happens
 
 
+class OutputListener(Protocol):
+    """Listener to the output of attempts while they run; called by the thread that waits for them."""
+
+    def take(self, unit: Unit, attempt: int, stream: str, data: bytes) -> None:
+        """Take a piece of the masked output of an attempt, empty at the end of the stream. Never blocks, never raises."""
+
+
 class ExecutorSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of an executor, for one invocation of a run."""
 
@@ -439,6 +446,7 @@ class ExecutorSetup(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]  # what every attempt inherits
     mask: Mask  # hides secrets in what attempts print
     tag: str  # what every process of this invocation has in its environment
+    listener: OutputListener | None = None  # is told all that goes into the logs
 
 
 class Executor(Protocol):

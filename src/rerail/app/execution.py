@@ -12,6 +12,7 @@ from rerail.core.state import RunState
 
 if TYPE_CHECKING:  # planning and dry runs start without the engine
     from rerail.engine.spec import Ask, RunResult
+    from rerail.ports import OutputListener
 
 Functions = Mapping[str, Callable[..., dict[str, Any] | None]]
 
@@ -21,6 +22,7 @@ class InvocationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     execute: ExecuteOptions = ExecuteOptions()
     ask: Ask | None = None  # the person at the terminal
+    listener: OutputListener | None = None  # to the output of steps while they run
     executor: str = "local"  # or the URL of one that a package has registered
     kinds: dict[str, str] = {}  # action → a registered kind that does it instead of the built-in one
 

@@ -154,6 +154,7 @@ def _executor(
         environ={name: value for name, value in os.environ.items() if name != RUN_DIR},  # of a run around this one
         mask=request.mask,
         tag=tag,
+        listener=request.invocation.listener,
     )
     executor = registry.find_executor(name)(setup)
     try:

@@ -12,6 +12,7 @@ import msgspec
 
 from rerail import api, processes
 from rerail.cli.options import Decorator, Dollars, json_option, store_option, volume_options
+from rerail.cli.render.output import OutputMode
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
 from rerail.cli.render.reporters import Reporters
@@ -40,6 +41,7 @@ class ExecuteFlags(msgspec.Struct, frozen=True, kw_only=True):
     execute: ExecuteOptions = ExecuteOptions()
     dry_run: bool = False
     as_json: bool = False
+    output: OutputMode | None = None
     quiet: bool = False
     verbose: bool = False
 
@@ -95,6 +97,11 @@ def driving_options(command: Any) -> Any:
             "--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable everywhere."
         ),
         click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
+        click.option(
+            "--output",
+            type=click.Choice(["live", "grouped", "failed", "none"]),
+            help="Show what steps print: as it comes, or together once a step has ended.",
+        ),
         json_option("Stream events as JSON, one per line, once durable."),
         store_option(),
         volume_options,
@@ -127,7 +134,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
     with outlet() as printed:
         with shown_of(wanted, store, run_id) as shown:
             headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
-            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
+            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown), listener=shown.listener)
             told = PlanPrinter(headline, wanted, store, shown, printed.drain)
             result = api.resume(store, run_id, shown.reporters, request, base_dir=base, observer=told)
         if result is None:
@@ -201,4 +208,6 @@ def asker_of(wanted: ExecuteFlags, shown: Reporters) -> Ask | None:
 
 
 def shown_of(wanted: ExecuteFlags, store: Store, run_id: str) -> Reporters:
-    return Reporters(store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json)
+    return Reporters(
+        store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json, output=wanted.output
+    )

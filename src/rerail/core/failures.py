@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rerail.core.dead_letters import dead_letters
-from rerail.core.events import Failure, StepFailed
+from rerail.core.events import Event, Failure, StepFailed
 from rerail.core.items import around, is_inside
 from rerail.core.run_state import RunState, Unit
 
@@ -52,3 +52,23 @@ def root_cause(state: RunState, unit: Unit) -> RootCause | None:
     return RootCause(
         unit=first, error=error, output=failed[first].output, item=item, more_items=len(dead - {item}) if item else 0
     )
+
+
+MAX_FAILURES = 1000  # that are remembered in full
+
+
+class FailureLog:
+    """Memory of the failures of one invocation in full, for root causes: the state keeps them in part."""
+
+    def __init__(self) -> None:
+        self._failed: dict[Unit, StepFailed] = {}
+
+    def note(self, event: Event) -> None:
+        """Remember an event if it is a failure for good."""
+        if isinstance(event, StepFailed) and event.retry_at is None and len(self._failed) < MAX_FAILURES:
+            self._failed[event.unit] = event
+
+    def cause(self, state: RunState, event: StepFailed) -> RootCause:
+        """Return the root cause of a failure."""
+        cause = root_cause(state, event.unit) or RootCause(unit=event.unit, error=event.error, output=event.output)
+        return whole(cause, self._failed.get(cause.unit))

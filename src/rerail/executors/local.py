@@ -29,7 +29,7 @@ from rerail.executors.logs import READ_BYTES, AttemptLog, ItemLogs, LogTimeline
 from rerail.executors.orphans import OrphanReaper
 from rerail.executors.threads import FunctionThreads, call
 from rerail.executors.watchdog import Watchdogs
-from rerail.ports import Attempt, Capabilities, ExecutorSetup, Outcome, ProcessWork, Work
+from rerail.ports import Attempt, Capabilities, ExecutorSetup, Outcome, OutputListener, ProcessWork, Work
 
 KILL_GRACE = 5.0
 TERM_AFTER = 0.5
@@ -65,7 +65,12 @@ class _Child(msgspec.Struct, kw_only=True):
 def open_executor(setup: ExecutorSetup) -> LocalExecutor:
     """Make the executor of an invocation."""
     return LocalExecutor(
-        setup.open_log, inline=not setup.concurrent, environ=setup.environ, mask=setup.mask, invocation=setup.tag
+        setup.open_log,
+        inline=not setup.concurrent,
+        environ=setup.environ,
+        mask=setup.mask,
+        invocation=setup.tag,
+        listener=setup.listener,
     )
 
 
@@ -80,11 +85,13 @@ class LocalExecutor:
         environ: Mapping[str, str],
         mask: Mask,
         invocation: str,
+        listener: OutputListener | None = None,
     ) -> None:
         self._open_log = open_log
         self._inline = inline
         self._environ = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
         self._mask = mask
+        self._listener = listener
         self._order = LogTimeline(open_log)
         self._pool = ItemLogs(open_log)
         self._invocation = invocation  # the process tag of everything this invocation starts
@@ -253,6 +260,9 @@ class LocalExecutor:
         err = AttemptLog(self._open_log, name + ".err", self._mask, 0, self._order)
         if pooled:
             out.shared = err.shared = partial(self._pool.note, unit=attempt.unit, attempt=attempt.number)
+        if self._listener is not None:
+            out.listener = partial(self._listener.take, attempt.unit, attempt.number, "out")
+            err.listener = partial(self._listener.take, attempt.unit, attempt.number, "err")
         slot = name if pooled else ""
         return _Course(attempt=attempt, began=time.monotonic(), logs=(out, err), checks=list(attempt.checks), slot=slot)
 

@@ -65,6 +65,7 @@ class AttemptLog:
         self, open_log: Callable[[str], int], name: str, mask: Mask, capture_bytes: int, order: LogTimeline
     ) -> None:
         self.shared: Callable[[str, int], None] | None = None  # called with this log's offset in a shared file
+        self.listener: Callable[[bytes], None] | None = None  # is told what is logged; b'' at its end
         self._order = order
         self._open_log = open_log
         self._name = name
@@ -83,6 +84,8 @@ class AttemptLog:
     def end(self) -> None:
         """Write the rest and close the file."""
         self._keep(self._masked.end())
+        if self.listener is not None:
+            self.listener(b"")
         self._order.flush()
         if self._fd >= 0:
             with contextlib.suppress(OSError):
@@ -99,6 +102,8 @@ class AttemptLog:
     def _keep(self, data: bytes) -> None:
         if not data:
             return
+        if self.listener is not None:
+            self.listener(data)
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         if self._capture_bytes:
             self.captured_all += len(data)

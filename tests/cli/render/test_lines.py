@@ -25,12 +25,16 @@ def test_github_gets_groups_and_annotations_and_no_commands_from_steps(project: 
     project.env |= {"CI": "true", "GITHUB_ACTIONS": "true"}
     lines = project.rerail("run", "pipeline.yaml", check=1).stderr.splitlines()
 
-    start = next(at for at, line in enumerate(lines) if line.startswith("::group::completed"))
+    start = next(at for at, line in enumerate(lines) if line.startswith("::group::") and "completed    a" in line)
     assert lines[start + 1].startswith("::stop-commands::")
     assert lines[start + 2 : start + 4] == ["hello", "::set-output name=x::y"]
     assert lines[start + 4] == f"::{lines[start + 1].removeprefix('::stop-commands::')}::"
     assert lines[start + 5] == "::endgroup::"
-    assert "::error title=step b failed,file=pipeline.yaml,line=3::exited with code 3" in lines
+    assert (
+        "::error title=step b failed,file=pipeline.yaml,line=3::"
+        f"exited with code 3%0A  50%25%0Anext: rerail logs {lines[0].split()[2][:-1]} b"
+    ) in lines
+    assert sum("completed    a" in line for line in lines) == 1  # in the title of its group
 
 
 @pytest.mark.scenario("J16")

@@ -11,6 +11,7 @@ import click
 
 from rerail.app.logs import LogReader, LogSelection, Piece
 from rerail.cli.options import complete_step, find_run_and_step, open_store, run_argument, store_option
+from rerail.cli.render.output import Colours
 from rerail.cli.render.streams import printable, say
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.core.state import name
@@ -19,7 +20,6 @@ from rerail.executors.logs import begun
 from rerail.ports import Store
 
 POLL_SECONDS = 0.1
-_COLOURS = ("cyan", "green", "yellow", "")
 
 
 @click.command(epilog="Example: rerail logs last build -f")
@@ -92,11 +92,10 @@ class _Printer:
     """Printer of whole lines to stdout, each with its step if there are several; raw if stdout is not a terminal."""
 
     def __init__(self, look: Terminal, *, only: str) -> None:
-        self._look = look
         self._raw = not os.isatty(1)
         self._only = only  # needs no title, as it was asked for
         self._pending: dict[str, tuple[str, bytes]] = {}
-        self._colours: dict[str, str] = {}
+        self._colours = Colours(look)
         self.printed = False
 
     def put(self, piece: Piece) -> None:
@@ -120,6 +119,5 @@ class _Printer:
         if not self._raw:
             line = printable(line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]).encode()
         if title != self._only:
-            colour = self._colours.setdefault(title, _COLOURS[len(self._colours) % len(_COLOURS)])
-            line = self._look.paint(f"{printable(title)} | ", colour).encode() + line
+            line = self._colours.title(title).encode() + line
         sys.stdout.buffer.write(line + b"\n")

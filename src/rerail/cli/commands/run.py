@@ -98,7 +98,7 @@ def run(
     settle_in()
     with outlet():
         with shown_of(wanted, store, request.run_id or "") as shown:
-            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
+            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown), listener=shown.listener)
             shown.attach(loaded, RunState(), pipeline)
             result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=store.base_dir)
         return conclude(result, store, quiet=wanted.quiet)

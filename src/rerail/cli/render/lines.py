@@ -1,29 +1,43 @@
-"""Reporters for output that cannot be redrawn: one line per event, and groups where CI folds them."""
+"""Reporter for output that cannot be redrawn: one line per event, and the output of steps."""
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Callable
 from datetime import datetime
 
 from rerail.cli.render.events import sentence
+from rerail.cli.render.output import Colours, HeldOutput
 from rerail.cli.render.streams import printable, say, say_raw
 from rerail.cli.render.terminal import STYLES, Terminal
 from rerail.cli.render.units import clock, counted, seconds
 from rerail.core import events as ev
 from rerail.core.model import Map, Pipeline, every_step
-from rerail.core.state import RunState
-from rerail.engine.spec import attempt_name
-from rerail.ports import RunLogs
+from rerail.core.state import RunState, name
 
 PROGRESS_SECONDS = 10.0  # before the first line about the progress of a step or a map, and between two
-GROUP_BYTES = 64 * 1024  # of a step's output, in a group
 
 
 class LineReporter:
-    """Reporter of one time-stamped line per event on stderr."""
+    """Reporter of one time-stamped line per event on stderr; of a step whose output it holds, with that output."""
 
-    def __init__(self, run_id: str, look: Terminal, *, quiet: bool, verbose: bool) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        look: Terminal,
+        *,
+        quiet: bool,
+        verbose: bool,
+        held: HeldOutput | None = None,
+        only_failed: bool = False,
+        folded: Callable[[str, list[str]], None] | None = None,
+        warns: bool = True,
+    ) -> None:
         self._run_id = run_id
+        self._held = held
+        self._only_failed = only_failed
+        self._folded = folded
+        self._warns = warns
+        self._colours = Colours(look)
         self._look = look
         self._quiet = quiet
         self._verbose = verbose
@@ -70,8 +84,26 @@ class LineReporter:
             line = line if for_good else self._progress(event, state) if _closes(event) else ""
         elif isinstance(event, ev.StepProgressed) and not self._is_due(event):
             line = ""
-        if line and not self._quiet:
-            say_raw(f"{clock(event.at)}  {self._look.paint(printable(line), _style(event))}")
+        output = self._output_of(event)
+        if output or (line and not self._quiet):
+            self._print(
+                f"{clock(event.at)}  {self._look.paint(printable(line or sentence(event)), _style(event))}", event, output
+            )
+
+    def _output_of(self, event: ev.Event) -> list[str]:
+        """Return the output to print with the end of an attempt."""
+        if self._held is None or not isinstance(event, ev.StepCompleted | ev.StepFailed | ev.StepInterrupted):
+            return []
+        for_good = isinstance(event, ev.StepFailed) and event.retry_at is None
+        shown = for_good or not self._only_failed
+        return self._held.release(event.unit, event.attempt, failed=for_good, shown=shown)
+
+    def _print(self, line: str, event: ev.Event, output: list[str]) -> None:
+        if output and self._folded is not None:
+            self._folded(line, output)
+            return
+        title = self._colours.title(name(event.unit)) if output and isinstance(event, ev.UnitEvent) else ""
+        say_raw("\n".join([line, *(title + text for text in output)]))
 
     def _is_due(self, event: ev.StepProgressed) -> bool:
         """Return whether progress is worth a line: not of a step that has just started, nor twice in a row."""
@@ -82,55 +114,12 @@ class LineReporter:
         return True
 
     def warn(self, message: str) -> None:
-        if not self._quiet:
+        if self._warns and not self._quiet:
             say(f"rerail: {message}")
 
 
 def _closes(event: ev.Event) -> bool:
     return isinstance(event, ev.StepCompleted | ev.StepFailed | ev.StepSkipped)
-
-
-class GithubReporter:
-    """Reporter of a step's output, folded into a group once it has ended, and of failures as annotations."""
-
-    def __init__(self, logs: RunLogs) -> None:
-        self._logs = logs
-        self._places: dict[str, tuple[str, int]] = {}
-
-    def attach(self, pipeline: Pipeline, path: str) -> None:
-        """Note where steps are declared, so that a failure can point there."""
-        self._places = {step.id: (path, step.line) for step in pipeline.steps}
-
-    def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
-        if not isinstance(event, ev.StepCompleted | ev.StepFailed) or event.item is not None:
-            return
-        output = self._output(attempt_name(event.unit, event.attempt))
-        if output:
-            say_raw(f"::group::{_escaped(printable(sentence(event)))}")
-            token = secrets.token_hex(8)  # the output of a step must not be taken for our commands
-            say_raw(f"::stop-commands::{token}\n{output}\n::{token}::")
-            say_raw("::endgroup::")
-        if isinstance(event, ev.StepFailed) and event.retry_at is None and not event.allowed:
-            path, line = self._places.get(event.step, ("", 0))
-            where = f",file={_property(path)},line={line}" if path else ""
-            say_raw(f"::error title={_property(f'step {event.step} failed')}{where}::{_escaped(event.error.message)}")
-
-    def warn(self, message: str) -> None:
-        say_raw(f"::warning::{_escaped(message)}")
-
-    def _output(self, name: str) -> str:
-        texts = []
-        for ending in (".out", ".err"):
-            texts.append(self._logs.read(name + ending, 0, GROUP_BYTES).decode(errors="replace").rstrip("\n"))
-        return printable("\n".join(text for text in texts if text))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _style(event: ev.Event) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -12,8 +13,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rerail.core import events as ev
-from rerail.core.state import RunState
 from rerail.text import size_text, without_escapes
 
 STDOUT, STDERR = 1, 2
@@ -27,11 +26,19 @@ class _Outlet:
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[tuple[int, bytes] | threading.Event | None] = queue.SimpleQueue()
+        self._accepted = 0  # bytes, counted by the thread that executes the run
+        self._written = 0  # by the writer
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def put(self, fd: int, data: bytes) -> None:
+        self._accepted += len(data)
         self._lines.put((fd, data))
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to be written, about."""
+        return max(self._accepted - self._written, 0)
 
     def drain(self) -> None:
         """Wait until the output so far is written, for as long as it seems to be read."""
@@ -50,6 +57,7 @@ class _Outlet:
                 line.set()
             else:
                 _write(*line)
+                self._written += len(line[1])
 
 
 _outlets: list[_Outlet] = []
@@ -73,6 +81,11 @@ def _emit(fd: int, data: bytes) -> None:
         _write(fd, data)
 
 
+def backlog() -> int:
+    """Return the number of bytes that wait to be written."""
+    return _outlets[-1].backlog if _outlets else 0
+
+
 def _flush_stdout() -> None:
     """Write earlier output first, also where stdout and stderr are one pipe."""
     with contextlib.suppress(OSError, ValueError):
@@ -86,14 +99,34 @@ def _write(fd: int, data: bytes) -> None:
             data = data[os.write(fd, data) :]
 
 
+def put_line(data: bytes) -> None:
+    """Write a line of JSON to stdout."""
+    _emit(STDOUT, data + b"\n")
+
+
 def say(text: str) -> None:
     """Write a line to stderr."""
-    _emit(STDERR, (printable(text) + "\n").encode(errors="backslashreplace"))
+    say_raw(printable(text))
 
 
 def say_raw(text: str, end: str = "\n") -> None:
     """Write a line to stderr that has no text from outside, or only text that is printable already."""
+    say_command(inert(text), end)
+
+
+def say_command(text: str, end: str = "\n") -> None:
+    """Write a line to stderr as it is: a CI service takes it for a command if it looks like one."""
     _emit(STDERR, (text + end).encode(errors="backslashreplace"))
+
+
+_COMMANDS = re.compile(r"^(\s*):(?=:)|#(?=#\[)", re.MULTILINE)
+
+
+def inert(text: str) -> str:
+    """Return text in which GitHub Actions finds no command: `::` at the beginning of a line, or `##[` anywhere."""
+    if ("::" not in text and "##[" not in text) or os.environ.get("GITHUB_ACTIONS") != "true":
+        return text
+    return _COMMANDS.sub(lambda found: f"{found[0]}\N{ZERO WIDTH SPACE}", text)
 
 
 def print_json(value: object) -> None:
@@ -107,23 +140,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-class JsonReporter:
-    """Reporter of one event per line on stdout, once it is durable.
-
-    Warnings are left to a reporter of lines beside it, unless it is `alone`.
-    """
-
-    def __init__(self, *, alone: bool) -> None:
-        self._alone = alone
-
-    def show(self, seq: int, event: ev.Event, state: RunState) -> None:  # noqa: ARG002 - the port's signature
-        _emit(STDOUT, b'{"seq":%d,%b\n' % (seq, _encode(event)[1:]))
-
-    def warn(self, message: str) -> None:
-        if self._alone:
-            say(f"rerail: {message}")
 
 
 class ReadingProgress:
