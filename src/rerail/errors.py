@@ -8,6 +8,7 @@ RerailError
 │   └── PipelineChanged
 ├── RunNotFound               3
 ├── RunBusy                   4   a live process owns the run
+├── WaitStopped             130   a signal ended the wait for a concurrency group; 143 and 129 for other signals
 ├── RunPausedError            5   resume later
 ├── StateError                6   state cannot be written or is damaged
 │   ├── StateUnwritable
@@ -23,6 +24,7 @@ A step that fails is not an exception: it is an event and, at the end, exit code
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 EXIT_STEP_FAILED = 1
@@ -85,6 +87,16 @@ class RunBusy(RerailError):
     """The run is owned by a live process."""
 
     exit_code = 4
+
+
+class WaitStopped(RerailError):
+    """A signal ended the wait for a concurrency group; nothing was executed."""
+
+    exit_code = SIGNAL_EXIT_BASE + signal.SIGINT
+
+    def __init__(self, run_id: str, number: signal.Signals, told: str, *, hint: str = "") -> None:
+        super().__init__(f"run {run_id} stopped by {number.name} while {told}; nothing was started", hint=hint)
+        self.exit_code = SIGNAL_EXIT_BASE + number
 
 
 class RunPausedError(RerailError):

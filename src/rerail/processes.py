@@ -6,12 +6,14 @@ start time together.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rerail.core.events import Owner
 
@@ -33,6 +35,32 @@ class KillScope(NamedTuple):
 
 
 NOTHING_MORE = KillScope()
+
+
+@contextlib.contextmanager
+def caught_signals() -> Iterator[list[signal.Signals]]:
+    """Collect stop signals in a list while the context is active, instead of being ended by them.
+
+    Those that are still in the list at its end take effect then.
+    Those that are ignored stay ignored, as under nohup. In a thread nothing is caught: handlers belong to the main one.
+    """
+    received: list[signal.Signals] = []
+
+    def note(number: int, _frame: Any) -> None:
+        received.append(signal.Signals(number))
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in STOPPING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
+        for number in received:
+            signal.raise_signal(number)
 
 
 _PROC = "/proc"

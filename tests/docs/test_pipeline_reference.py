@@ -52,6 +52,13 @@ PLACES = {
     "`params`": Place(("params.*",), "steps: [{run: make}]\nparams:\n  level:\n", 4, struct=model.Param),
     "`defaults`": Place(("defaults",), "steps: [{run: make}]\ndefaults:\n", 2, struct=model.Step),
     "`checkpoint`": Place(("checkpoint",), "steps: [{run: make}]\ncheckpoint:\n", 2, struct=model.CheckpointPolicy),
+    "`concurrency`": Place(
+        ("concurrency",),
+        "params: {level: a}\nsteps: [{run: make}]\nconcurrency:\n",
+        2,
+        ("group: x",),
+        model.Concurrency,
+    ),
     "Kinds of steps": Place(("steps",), STEP, 4, struct=None),
     "Options of steps": Place(("steps",), STEP, 4, ("run: make",), model.Step),
     "`write`": Place(("steps.write",), f"{STEP}    write:\n", 6, ("path: x",), model.Write),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rerail.core.plan import ExecuteOptions
 from rerail.core.state import RunState
+from rerail.ports import Reporter
 
 if TYPE_CHECKING:  # planning and dry runs start without the engine
     from rerail.engine.spec import Ask, RunResult
@@ -33,3 +34,13 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     end: RunResult
     state: RunState
+
+
+def teller_of(reporters: Sequence[Reporter]) -> Callable[[str], None]:
+    """Return a function that tells all reporters why nothing begins yet."""
+
+    def tell(message: str) -> None:
+        for reporter in reporters:
+            reporter.warn(message)
+
+    return tell

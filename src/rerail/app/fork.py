@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from rerail.app.checks import params_of
+from rerail.app.claims import concurrency_group
 from rerail.app.masking import mask_of, refuse_secret_header, refuse_secrets
 from rerail.app.planning import ResumePlan, ResumeRequest, absolute, plan_resume, run_audit
 from rerail.app.start import StartRequest, header_of, started
@@ -52,6 +53,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         pipeline, msgspec.structs.replace(request, pipeline_path=path, labels=labels), params, now, base_dir
     )
     header = msgspec.structs.replace(header, parent=parent_id, work_dir=parent.header.work_dir)
+    header = msgspec.structs.replace(header, concurrency=concurrency_group(pipeline, header))
     refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
     opening = started(pipeline, origin.text, request.options, now)
     changed = {name for name in params if params[name] != parent.header.params.get(name)}

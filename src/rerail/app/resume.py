@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from rerail.app.claims import PathClaims
-from rerail.app.execution import Functions, RunOutcome
+from rerail.app.claims import RunClaims
+from rerail.app.execution import Functions, RunOutcome, teller_of
 from rerail.app.masking import hiding, mask_of
 from rerail.app.planning import ResumePlan, ResumeRequest, checkpoint, plan_resume
 from rerail.app.restore import restore, restore_events
@@ -58,10 +58,11 @@ def resume(
             _save_last_snapshot(store, log, ready)
             return None
         concurrent = request.execute.allow_concurrent
-        claims = PathClaims(store, ready.pipeline, recording.header, ready.place.work_dir, allow_concurrent=concurrent)
+        claims = RunClaims(store, ready.pipeline, recording.header, ready.place.work_dir, allow_concurrent=concurrent)
         owned.callback(claims.release)
-        with claims.claimed(f"rerail resume {run_id}"):
-            pass
+        _, waited = claims.take(f"rerail resume {run_id}", lambda: log, teller_of(reporters))
+        if waited:  # files that the plan is about may have changed meanwhile
+            ready = plan_resume(store, recording, request, base_dir)
         observer.on_plan(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)

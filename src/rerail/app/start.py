@@ -12,8 +12,8 @@ import msgspec
 
 from rerail import processes
 from rerail.app.checks import params_of, refuse_misplaced, refuse_odd_text
-from rerail.app.claims import PathClaims
-from rerail.app.execution import Functions, InvocationRequest, RunOutcome
+from rerail.app.claims import RunClaims, concurrency_group
+from rerail.app.execution import Functions, InvocationRequest, RunOutcome, teller_of
 from rerail.app.masking import mask_of, refuse_secret_header, refuse_secret_pipeline, refuse_secrets
 from rerail.app.planning import absolute, load, relative, sha256
 from rerail.core.events import RunStarted
@@ -22,6 +22,7 @@ from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
 from rerail.core.state import RunState
+from rerail.errors import RerailError
 from rerail.ports import Reporter, Store
 from rerail.version import VERSION
 
@@ -70,16 +71,21 @@ def start_pipeline(
     refuse_secret_pipeline(mask, pipeline, text, request.pipeline_path)
     refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     header = header_of(pipeline, request, params_of(pipeline, request.params), now, base_dir)
+    header = msgspec.structs.replace(header, concurrency=concurrency_group(pipeline, header))
     work_dir = absolute(header.work_dir, base_dir)
     refuse_secret_header(mask, header, store.directory(header.run_id), work_dir)
     files = place_of(work_dir, base_dir, store.root)
     refuse_misplaced(pipeline, files, request.pipeline_path)
     decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
+
+    def discard() -> None:
+        with contextlib.suppress(RerailError, OSError):
+            store.delete(header.run_id)  # it has not begun
+
     with contextlib.ExitStack() as owned:
-        claims = PathClaims(store, pipeline, header, work_dir, allow_concurrent=request.execute.allow_concurrent)
-        with claims.claimed("rerail run"):
-            log = store.create(header, text)
-            owned.callback(log.close)
+        claims = RunClaims(store, pipeline, header, work_dir, allow_concurrent=request.execute.allow_concurrent)
+        log, waited = claims.take("rerail run", lambda: store.create(header, text), teller_of(reporters), discard)
+        owned.callback(log.close)
         owned.callback(claims.release)
         invocation = ExecuteRequest(
             invocation=request,
@@ -89,7 +95,8 @@ def start_pipeline(
             content=store.content,
             contested=claims.contested,
         )
-        return execute(log, pipeline, decisions, started(pipeline, text, request.options, now), reporters, invocation)
+        opening = started(pipeline, text, request.options, datetime.now(UTC) if waited else now)
+        return execute(log, pipeline, decisions, opening, reporters, invocation)
 
 
 def header_of(

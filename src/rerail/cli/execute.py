@@ -92,7 +92,7 @@ def driving_options(command: Any) -> Any:
             default=None,
             help="Wait for an exhausted quota to reset; --no-wait tries now.",
         ),
-        click.option("--allow-concurrent", is_flag=True, help="Run even if a live run may write the same files."),
+        click.option("--allow-concurrent", is_flag=True, help="Run beside a live run of the same files or group."),
         click.option(
             "--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable everywhere."
         ),

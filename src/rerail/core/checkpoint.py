@@ -132,6 +132,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     options: RunOptions = RunOptions()
     total_steps: int = 0
     parent: str = ""
+    concurrency: str = ""
     dead_letters: int = 0  # items that failed permanently
     spent: Metrics = {}  # by all attempts, ever
     active_seconds: float = 0.0  # in all invocations before this one
@@ -229,6 +230,7 @@ def _started_as(header: RunHeader) -> dict[str, Any]:
         "params": header.params,
         "created_at": header.created_at,
         "parent": header.parent,
+        "concurrency": header.concurrency,
     }
 
 

@@ -23,12 +23,30 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Claims of one run. `until` is the highest number at the time the run released them; None: it has not."""
+    """Claims of one run. `until` is the highest number at the time the run released them; None: it has not.
+
+    A run that waits for its concurrency group has a record too; it claims no path yet, and its number is its turn.
+    """
 
     run_id: str
     number: int
     claims: list[Claim]
     until: int | None = None
+    group: str = ""
+    waiting: bool = False
+
+
+def before_in_group(group: str, number: int | None, others: Iterable[ClaimRecord]) -> list[ClaimRecord]:
+    """Return the unreleased records of a group that come before a run: its holder, then those with an earlier turn.
+
+    `number` is the turn of the run; None if it has none yet: then all that wait come before it.
+    """
+    found = [
+        one
+        for one in others
+        if one.group == group and one.until is None and not (one.waiting and number is not None and one.number > number)
+    ]
+    return sorted(found, key=lambda one: (one.waiting, one.number))
 
 
 def claims_of(pipeline: Pipeline, work_dir: str, render: Callable[[str], str | None]) -> list[Claim]:

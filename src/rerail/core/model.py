@@ -242,6 +242,13 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     on_error: Literal["stop", "warn"] = "stop"
 
 
+class Concurrency(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Group of runs of which one is executed at a time, and the behaviour of a run if another one is."""
+
+    group: str  # may hold expressions
+    on_conflict: Literal["refuse", "wait", "stop_other"] = "refuse"
+
+
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Declared pipeline: validated, acyclic, every name resolved."""
 
@@ -255,6 +262,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     secrets: tuple[str, ...] = ()  # names of variables whose values are masked everywhere
     outputs: dict[str, Any] = {}  # its outputs as a step of another pipeline
     budget: Budget | None = None
+    concurrency: Concurrency | None = None
 
     @property
     def hooks(self) -> tuple[str, ...]:
@@ -326,4 +334,5 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: dict[str, str] = {}
     options: RunOptions = RunOptions()
     parent: str = ""  # the run it was forked from
+    concurrency: str = ""  # its concurrency group when it was created
     pipeline_type: Literal["standard", "iterative", "mapreduce"] = "standard"

@@ -13,7 +13,7 @@ from rerail.loaders.actions import FORMS, KINDS, MODE, OPTIONS, STREAMS, WRITE_K
 from rerail.loaders.artifacts import FORMATS, KEYS, ONLY_MADE
 from rerail.loaders.composites import LOOP_KEYS, MAP_KEYS
 from rerail.loaders.steps import DEFAULTABLE
-from rerail.loaders.yaml import TOP
+from rerail.loaders.yaml import ON_CONFLICT, TOP
 
 Schema = dict[str, Any]
 
@@ -209,6 +209,13 @@ _TOP_PROPERTIES: Schema = {
         {"interval": _DURATION, "history": {"type": "integer", "minimum": 0}, "on_error": {"enum": ["stop", "warn"]}}
     ),
     "budget": _BUDGET,
+    "concurrency": {
+        "description": "Group of runs of which one is executed at a time.",
+        "anyOf": [
+            _TEXT,
+            _closed({"group": _TEXT, "on_conflict": {"enum": list(ON_CONFLICT)}}, required=["group"]),
+        ],
+    },
     "outputs": {"type": "object", "description": "Its outputs as a step of another pipeline."},
     "steps": {"$ref": "#/definitions/steps"},
     "finally": {"$ref": "#/definitions/steps"},

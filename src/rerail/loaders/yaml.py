@@ -9,16 +9,20 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.model import CheckpointPolicy, Param, Pipeline, Step, Subpipeline
+from rerail.core.expressions.language import VisibleNames
+from rerail.core.model import CheckpointPolicy, Concurrency, Param, Pipeline, Step, Subpipeline
 from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import PipelineInvalid
 from rerail.loaders import bundle
 from rerail.loaders.budgets import read_budget
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
+from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
 from rerail.loaders.steps import DEFAULTABLE, Enclosing, StepReader
 
-TOP = tuple("name labels params env secrets defaults checkpoint budget outputs steps finally".split())
+TOP = tuple("name labels params env secrets defaults checkpoint budget concurrency outputs steps finally".split())
+CONCURRENCY_KEYS = ("group", "on_conflict")
+ON_CONFLICT = ("refuse", "wait", "stop_other")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -178,10 +182,29 @@ def _pipeline(
         params=params,
         checkpoint=_checkpoint(top, problems),
         budget=read_budget(top),
+        concurrency=_concurrency(top, problems, set(params)),
         secrets=tuple(dict.fromkeys((*_secrets(top, problems), *includes.secrets))),
         steps=steps,
         finally_=finally_,
     )
+
+
+def _concurrency(top: Fields, problems: Problems, params: set[str]) -> Concurrency | None:
+    """Read the concurrency group: its name alone, or with the behaviour if another run of it is live."""
+    node = top.get("concurrency")
+    if node is None:
+        return None
+    group, on_conflict = top.text("concurrency") if not isinstance(node.value, dict) else "", "refuse"
+    if isinstance(node.value, dict):
+        fields = Fields(node, problems, "`concurrency`")
+        fields.only(CONCURRENCY_KEYS)
+        group = fields.text("group")
+        on_conflict = fields.choice("on_conflict", ON_CONFLICT, on_conflict)
+        node = fields.get("group") or node
+    if not group.strip() and isinstance(node.value, str | dict):
+        problems.add(node, "`concurrency` needs the name of its `group`")
+    Expressions(problems, VisibleNames(params=params, steps=(), all_steps=(), pipeline=True)).text(node)
+    return Concurrency(group=group, on_conflict=on_conflict)  # type: ignore[arg-type]  # one of the choices
 
 
 def _secrets(top: Fields, problems: Problems) -> tuple[str, ...]:

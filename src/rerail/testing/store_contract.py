@@ -365,7 +365,7 @@ class StoreContract:
 
     def test_claims_are_kept_one_record_a_run(self, store: Store) -> None:
         old, new = (ClaimRecord(run_id="r1", number=number, claims=[Claim(step="a", path="/a")]) for number in (1, 2))
-        other = ClaimRecord(run_id="r2", number=3, claims=[], until=3)
+        other = ClaimRecord(run_id="r2", number=3, claims=[], until=3, group="g", waiting=True)
         with store.claims.locked():
             for record in (old, other, new):
                 store.claims.write(record)

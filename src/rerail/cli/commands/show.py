@@ -52,6 +52,7 @@ def show(
 
 def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
     from rerail import api  # planning and loading: not for all of this command
+    from rerail.app.claims import waits_for
 
     recording = store.read(run_id)
     ownership = store.ownership(run_id)
@@ -61,6 +62,8 @@ def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
         for unit, far in last_traces(store, recording).items():
             recording.state.units[unit].progress = far
     checkpoint = _with_states(api.checkpoint(store, recording), store)
+    if ownership.alive and recording.state.status != "running" and checkpoint.concurrency:
+        checkpoint.status_reason = waits_for(store, run_id) or checkpoint.status_reason
     status = shown_status(recording.state, owner_alive=ownership.alive)
     if as_json:
         within = totals_by_step(recording.state)

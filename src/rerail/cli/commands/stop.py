@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
 import click
 
 from rerail import processes
+from rerail.app.stop import signal_owner
 from rerail.app.traces import end_processes, ended_words, process_tag_in
 from rerail.cli.options import find_run, open_store, reach, run_argument, store_option
 from rerail.cli.render.streams import say
-from rerail.errors import UsageError
+from rerail.errors import RunNotFound
 from rerail.ports import Store
 
 
@@ -25,20 +25,18 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     ownership = store.ownership(run_id)
-    owner = ownership.owner
-    if owner is None or not ownership.alive:
+    if ownership.owner is None or not ownership.alive:
         ended = _end_left_over(store, run_id)
         more = f"; {ended_words(ended)}" if ended else ""
         say(f"rerail: run {run_id} is not running{more}\n  next: rerail resume {run_id}{reach(store)}")
         return 0
-    if not processes.is_here(owner):
-        raise UsageError(
-            f"run {run_id} runs as process {owner.pid} on {owner.host}, out of reach from here",
-            hint=f"rerail stop {run_id}, on {owner.host}",
-        )
-    os.kill(owner.pid, signal.SIGKILL if force else signal.SIGTERM)
-    while store.ownership(run_id).alive:
-        time.sleep(0.02)
+    signal_owner(store, run_id, signal.SIGKILL if force else signal.SIGTERM)
+    try:
+        while store.ownership(run_id).alive:
+            time.sleep(0.02)
+    except RunNotFound:
+        say(f"rerail: stopped run {run_id}, which had not begun: it is gone")
+        return 0
     _end_left_over(store, run_id, sure=force)  # a process that was just being started may not be visible yet
     say(f"rerail: stopped run {run_id}\n  next: rerail resume {run_id}{reach(store)}")
     return 0

@@ -42,6 +42,7 @@ class RunView:
             ("fork of", known.parent, ""),
             ("pipeline", f"{known.pipeline}  ({known.pipeline_path})", ""),
             ("status", self._status + why, STYLES.get(self._status, "")),
+            ("group", known.concurrency, ""),
             ("params", " ".join(f"{name}={plain(value)}" for name, value in known.params.items()), ""),
             ("labels", " ".join(f"{name}={value}" for name, value in known.labels.items()), ""),
             (

@@ -19,11 +19,13 @@ ExpressionError = sandbox.ExpressionError
 as_text = sandbox.as_text
 
 MAX_EXPRESSION = 2_000
-ROOTS = ("params", "env", "steps", "item", "loop", "run")
+ROOTS = ("params", "env", "steps", "item", "loop", "run", "pipeline")
+PIPELINE_NAMES = ("name",)
 LOOP_NAMES = ("iteration",)
 RUN_NAMES = ("id", "dir", "status")
 STEP_NAMES = ("outputs", "status", "exit_code")
-_PATH = re.compile(r"(?:params|env|steps|run|item|loop)(?:\.[A-Za-z_]\w*)+", re.ASCII)
+_SOMEWHERE = {"item": "the steps of a map", "loop": "the steps of a loop", "pipeline": "`concurrency`"}
+_PATH = re.compile(r"(?:params|env|steps|run|item|loop|pipeline)(?:\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 class VisibleNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +36,7 @@ class VisibleNames(msgspec.Struct, frozen=True, kw_only=True):
     all_steps: Collection[str]  # all those of the pipeline
     item: bool = False
     loop: bool = False
+    pipeline: bool = False  # in `concurrency`, which is evaluated before a run is created
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +46,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     steps: Mapping[str, Mapping[str, Any]]
     run: Mapping[str, Any]
-    more: Mapping[str, Any] = {}  # `item` and `loop`, where there are any
+    more: Mapping[str, Any] = {}  # `item`, `loop` and `pipeline`, where there are any
 
     def names(self) -> dict[str, Any]:
         return {"params": self.params, "env": self.env, "steps": self.steps, "run": self.run, **self.more}
@@ -94,7 +97,7 @@ def _check_names(expression: str, tree: Any, visible: VisibleNames) -> str:
 
     # Not `meta.find_undeclared_variables`, which evaluates constants.
     for name in sorted({node.name for node in tree.find_all(nodes.Name)}):
-        if name not in ROOTS or (name == "item" and not visible.item) or (name == "loop" and not visible.loop):
+        if name not in ROOTS or (name in _SOMEWHERE and not getattr(visible, name)):
             return f"`{expression}`: {_unknown_root(name, expression, visible)}"
     paths = [_path(node) for node in tree.find_all((nodes.Getattr, nodes.Getitem))]
     for path in paths:
@@ -112,9 +115,9 @@ def _unknown_root(name: str, expression: str, visible: VisibleNames) -> str:
         return f"unknown name `{name}`, did you mean `params.{name}`?"
     if name in visible.all_steps:
         return f"unknown name `{name}`, did you mean `steps.{name}`?"
-    if name in ROOTS:
-        return f"`{name}` exists only in the steps of a {'map' if name == 'item' else 'loop'}"
-    there = [*ROOTS[:3], *(root for root in ("item", "loop") if getattr(visible, root)), "run"]
+    if name in _SOMEWHERE:
+        return f"`{name}` exists only in {_SOMEWHERE[name]}"
+    there = [*ROOTS[:3], *(root for root in _SOMEWHERE if getattr(visible, root)), "run"]
     return f"unknown name `{name}` (available: {', '.join(there)})"
 
 
@@ -138,8 +141,10 @@ def _check_path(path: Sequence[str], visible: VisibleNames) -> str:
     match path:
         case ["params", name, *_] if name not in visible.params:
             return f"no param `{name}`{_near(name, visible.params)}"
-        case ["item" | "loop" as root, *_] if not getattr(visible, root):
+        case ["item" | "loop" | "pipeline" as root, *_] if not getattr(visible, root):
             return _unknown_root(root, root, visible)
+        case ["pipeline", name, *_] if name not in PIPELINE_NAMES:
+            return f"`pipeline` has {', '.join(PIPELINE_NAMES)}, not `{name}`"
         case ["loop", name, *_] if name not in LOOP_NAMES:
             return f"`loop` has {', '.join(LOOP_NAMES)}, not `{name}`"
         case ["run", name, *_] if name not in RUN_NAMES:
