@@ -30,6 +30,7 @@ from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import ArtifactRecord
 from rerail.core.model import Artifact, Call, Pipeline, Run, RunOptions, Step
 from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.stores import snapshots
 from rerail.stores.content_store import DirectoryContentStore
 from rerail.stores.directory import DirectoryStore
@@ -310,7 +311,7 @@ def artifacts(place: Path, count: int, size: int, what: str) -> None:
     sealed: list[ArtifactRecord] = []
     copied = seconds(lambda: sealed.extend(seal([Artifact(path=path, keep=True)], means).records))
     step = Step(id="a", action=Call(target="f"), artifacts=(Artifact(path=path),))
-    state = RunState(units={("a", None): UnitState(status="completed", artifacts=tuple(sealed))})
+    state = RunState(units={UnitId("a"): UnitState(status="completed", artifacts=tuple(sealed))})
     pipeline = Pipeline(name="p", steps=(step,))
     audits = {
         depth: min(seconds(lambda depth=depth: Auditor(home, objects, depth).audit(pipeline, state)) for _ in range(2))  # type: ignore[misc]

@@ -21,8 +21,8 @@ class Deeds:
     """The units that started or were skipped in one invocation, heard as a reporter."""
 
     def __init__(self) -> None:
-        self.started: set[tuple[str, str | None]] = set()
-        self.skipped: set[tuple[str, str | None]] = set()
+        self.started: set[Any] = set()
+        self.skipped: set[Any] = set()
 
     def show(self, seq: int, event: Any, state: Any) -> None:
         kind = type(event).__name__
@@ -37,24 +37,21 @@ class Deeds:
 
 def violations(plan: Any, deeds: Deeds, state: Any) -> Iterator[str]:
     """Where the deeds of an invocation are not what its plan said."""
-    from rerail.core.items import is_inside
-    from rerail.core.state import name
-
     for decision in plan.decisions:
         unit, final = decision.unit, state.unit(decision.unit)
-        said = f"{name(unit)}: the plan said {decision.decision} ({decision.reason})"
-        inside = [one for one in deeds.started if is_inside(one, unit)]
+        said = f"{unit}: the plan said {decision.decision} ({decision.reason})"
+        inside = [one for one in deeds.started if one.is_within(unit)]
         if decision.decision in ("reuse", "restore", "skip", "ask") and inside:
-            yield f"{said}, and {name(inside[0])} started"
+            yield f"{said}, and {inside[0]} started"
         touched = unit in deeds.started or unit in deeds.skipped
         must_start = decision.decision in ("run", "rerun", "continue") and not decision.unless_same
         if must_start and final.settled and not touched:
             yield f"{said}, and it is {final.status} without having started"
         for inner in decision.inner if decision.decision == "continue" else ():
             if inner.decision == "rerun" and final.status == "completed" and inner.unit not in deeds.started:
-                yield f"{said}; of {name(inner.unit)} it said rerun, and that did not start"
+                yield f"{said}; of {inner.unit} it said rerun, and that did not start"
             if inner.decision == "ask" and inner.unit in deeds.started:
-                yield f"{said}; of {name(inner.unit)} it said ask, and that started"
+                yield f"{said}; of {inner.unit} it said ask, and that started"
 
 
 def watched(drive: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,7 +51,7 @@ class ToyExecutor:
         pass
 
     def start(self, attempt, work):
-        note("started-" + attempt.unit[0])
+        note("started-" + attempt.unit.step)
         self._inner.start(attempt, work)
 
 

@@ -15,7 +15,8 @@ import msgspec
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import ApprovalGiven, ArtifactRecord, Event, InputRecord, Metrics, Owner
 from rerail.core.model import Action, Artifact, RunHeader, Step
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 
 if TYPE_CHECKING:
     from rerail.core.claims import ClaimRecord
@@ -370,7 +371,7 @@ class ProcessWork(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One try at a unit: everything a kind and an executor need."""
 
-    unit: Unit
+    unit: UnitId
     number: int
     action: Action
     timeout: float | None
@@ -397,7 +398,7 @@ Work = ProcessWork | FunctionWork
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. Not an event yet: whether it is repeated is the engine's decision."""
 
-    unit: Unit
+    unit: UnitId
     status: Literal["ok", "failed", "stopped"]
     duration: float
     type: str = ""
@@ -433,7 +434,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 class OutputListener(Protocol):
     """Listener to the output of attempts while they run; called by the thread that waits for them."""
 
-    def take(self, unit: Unit, attempt: int, stream: str, data: bytes) -> None:
+    def take(self, unit: UnitId, attempt: int, stream: str, data: bytes) -> None:
         """Take a piece of the masked output of an attempt, empty at the end of the stream. Never blocks, never raises."""
 
 
@@ -493,7 +494,7 @@ class Executor(Protocol):
 class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a background file check: inputs before a unit starts, artifacts after its success."""
 
-    unit: Unit
+    unit: UnitId
     purpose: Literal["inputs", "artifacts", "confirm", "clear"]
     artifacts: tuple[ArtifactRecord, ...] = ()
     found: dict[str, str] = {}  # what was restored, and what was wrong there
@@ -508,19 +509,19 @@ class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
 class ArtifactWorker(Protocol):
     """Background worker that checks the files of steps while others run."""
 
-    def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
+    def examine(self, unit: UnitId, declared: Sequence[Artifact]) -> None:
         """Take the digests of the inputs of a unit."""
 
-    def seal(self, unit: Unit, declared: Sequence[Artifact], since: datetime | None = None) -> None:
+    def seal(self, unit: UnitId, declared: Sequence[Artifact], since: datetime | None = None) -> None:
         """Make the artifacts of a unit durable, take their digests, check and keep them."""
 
-    def confirm(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def confirm(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
         """Check the artifacts of a reused step again, now that other steps have run; restore them if possible.
 
         Files at spared paths belong to a later step by now.
         """
 
-    def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def clear(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
         """Quarantine the broken artifacts of a step that is going to run again."""
 
     def finished(self) -> list[FileCheck]:

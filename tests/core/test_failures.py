@@ -8,6 +8,7 @@ from rerail.core import events as ev
 from rerail.core.failures import root_cause
 from rerail.core.model import RunOptions
 from rerail.core.state import RunState, apply
+from rerail.core.unit_id import UnitId
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)
 OWNER = ev.Owner(pid=1, started="", boot="", namespace="", host="", since=AT)
@@ -39,11 +40,11 @@ def listed(step: str, *keys: str) -> ev.ItemsListed:
 
 def test_a_plain_step_is_its_own_cause() -> None:
     state = state_after(started("a"), failed("a", None, 1))
-    cause = root_cause(state, ("a", None))
+    cause = root_cause(state, UnitId("a"))
 
     assert cause is not None
     assert (cause.unit, cause.item, cause.more_items) == (("a", None), None, 0)
-    assert root_cause(state, ("b", None)) is None
+    assert root_cause(state, UnitId("b")) is None
 
 
 def test_the_item_that_failed_first_is_the_cause_and_allowed_ones_and_retries_are_not() -> None:
@@ -57,7 +58,7 @@ def test_the_item_that_failed_first_is_the_cause_and_allowed_ones_and_retries_ar
         failed("m", "b", 3),
         failed("m", None, 5),
     )
-    cause = root_cause(state, ("m", None))
+    cause = root_cause(state, UnitId("m"))
 
     assert cause is not None
     assert (cause.unit, cause.item, cause.more_items) == (("m", "b"), ("m", "b"), 1)
@@ -73,7 +74,7 @@ def test_of_an_item_of_several_steps_the_step_is_the_cause_and_the_item_is_in_th
         failed("m", "a", 2),
         failed("m", None, 3),
     )
-    cause = root_cause(state, ("m", None))
+    cause = root_cause(state, UnitId("m"))
 
     assert cause is not None
     assert (cause.unit, cause.item) == (("m/x", "a"), ("m", "a"))

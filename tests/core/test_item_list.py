@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerail.core.item_list import diff, recorded, records, with_digest
+from rerail.core.unit_id import UnitId
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,7 +28,7 @@ def test_a_new_list_keeps_exactly_what_is_the_same(old: dict[str, int], new: dic
         assert kept.marks[index] == (marks[list(old).index(key)] if same else 0)
     assert set(kept.gone) == old.keys() - new.keys()
     assert kept.new == len(new.keys() - old.keys())
-    told = recorded(list(records(("m", None), after, AT, kept)), ("m", None))
+    told = recorded(list(records(UnitId("m"), after, AT, kept)), UnitId("m"))
     assert told is not None
     assert [(key, told.value(at)) for at, key in enumerate(told.keys)] == list(new.items())
     assert told.digest == after.digest
@@ -35,8 +36,8 @@ def test_a_new_list_keeps_exactly_what_is_the_same(old: dict[str, int], new: dic
 
 def test_a_long_list_takes_several_records_and_half_of_it_is_none() -> None:
     listing = with_digest([f"item-{number}" for number in range(2500)], None)
-    events = list(records(("m", None), listing, AT))
+    events = list(records(UnitId("m"), listing, AT))
 
     assert len(events) == 3
-    assert recorded(events, ("m", None)) == listing
-    assert recorded(events[:2], ("m", None)) is None
+    assert recorded(events, UnitId("m")) == listing
+    assert recorded(events[:2], UnitId("m")) is None

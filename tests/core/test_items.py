@@ -1,4 +1,4 @@
-"""Laws of items: names that never collide, marks that survive a snapshot."""
+"""Laws of items: marks that survive a snapshot."""
 
 from __future__ import annotations
 
@@ -14,38 +14,14 @@ from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.dead_letters import dead_letters
 from rerail.core.item_list import ItemList, records
-from rerail.core.items import allowed_failures, depth_of, joined, key_of, parent_of, ranges, set_ranges
+from rerail.core.items import allowed_failures, ranges, set_ranges
 from rerail.core.model import Pipeline
 from rerail.core.state import RunState, apply
+from rerail.core.unit_id import UnitId
 from rerail.errors import IllegalEvent
 from rerail.testing import header, started
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-KEYS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4)
-
-
-@given(KEYS)
-def test_a_path_of_keys_can_be_taken_apart_again(keys: list[str]) -> None:
-    path: str | None = None
-    for depth, key in enumerate(keys, 1):
-        parent, path = path, joined(path, key)
-        assert parent_of(path) == parent
-        assert depth_of(path) == depth
-        assert key_of(path) == joined(None, key)
-
-
-@given(KEYS, KEYS)
-def test_two_paths_are_the_same_only_if_their_keys_are(first: list[str], second: list[str]) -> None:
-    def path(keys: list[str]) -> str | None:
-        result: str | None = None
-        for key in keys:
-            result = joined(result, key)
-        return result
-
-    if [joined(None, key) for key in first] != [joined(None, key) for key in second]:
-        assert path(first) != path(second)
 
 
 @given(st.binary(max_size=60).map(lambda data: bytearray(byte % 4 for byte in data)))
@@ -67,7 +43,7 @@ class Machine:
         self.do(started())
         self.do(ev.StepStarted(at=AT, step="m", attempt=1))
         listing = ItemList(keys=[f"k{index}" for index in range(count)], values=None, digest="d")
-        for event in records(("m", None), listing, AT):
+        for event in records(UnitId("m"), listing, AT):
             self.do(event)
 
     def do(self, event: ev.Event) -> None:
@@ -97,16 +73,16 @@ class Machine:
         self.model[index] = how
 
     def check(self) -> None:
-        items = self.state.units["m", None].items
+        items = self.state.units[UnitId("m")].items
         assert items is not None
         closed = {"completed": 1, "failed": 2, "skipped": 3}
         assert list(items.marks) == [closed.get(status, 0) for status in self.model.values()]
         assert sum(unit.metrics.get("cost_usd", 0) for unit in self.state.units.values()) == pytest.approx(self.cost)
-        remembered = {unit[1] for unit in self.state.units if unit[1] is not None}
+        remembered = {unit.item for unit in self.state.units if unit.item is not None}
         assert remembered == {
             f"k{index}" for index, status in self.model.items() if status not in ("pending", "completed", "skipped")
         }
-        assert {unit[1] for unit in dead_letters(self.state)} == {
+        assert {unit.item for unit in dead_letters(self.state)} == {
             f"k{index}" for index, status in self.model.items() if status == "failed"
         }
         checkpoint = checkpoint_of(header(), Pipeline(name="p", steps=()), self.state)
@@ -121,7 +97,7 @@ def test_the_state_knows_what_became_of_every_item(moves: list[tuple[int, str]])
         if machine.model[index] in ("completed", "skipped"):
             with pytest.raises(IllegalEvent):
                 machine.begin(index)
-            machine.model[index] = {1: "completed", 3: "skipped"}[machine.state.units["m", None].items.marks[index]]  # type: ignore[union-attr]
+            machine.model[index] = {1: "completed", 3: "skipped"}[machine.state.units[UnitId("m")].items.marks[index]]  # type: ignore[union-attr]
             machine.attempts[index] -= 1
             continue
         machine.begin(index)
@@ -148,7 +124,7 @@ def test_giving_a_map_up_forgets_its_items_and_keeps_the_money() -> None:
     machine.do(ev.StepInvalidated(at=AT, step="m", reason="definition changed"))
 
     assert list(machine.state.units) == [("m", None)]
-    unit = machine.state.units["m", None]
+    unit = machine.state.units[UnitId("m")]
     assert (unit.items, unit.generation, unit.metrics) == (None, 1, {"cost_usd": 0.5})
 
 

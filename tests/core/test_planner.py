@@ -18,6 +18,7 @@ from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
 from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState, fold
+from rerail.core.unit_id import UnitId
 from tests.core.test_state import failure
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,7 +47,7 @@ def drive(pipeline: Pipeline, state: RunState, produce: dict[str, int]) -> list[
         if now.decision == "reuse":
             continue
         assert decisions[step].decision != "reuse", "a step that was to be reused ran"
-        unit = state.unit((step, None))
+        unit = state.unit(UnitId(step))
         if unit.status in ("completed", "failed"):
             _do(state, ev.StepInvalidated(at=AT, step=step, reason=now.reason))
         attempt = unit.attempts + 1
@@ -136,7 +137,7 @@ def _drive_some(pipeline: Pipeline, state: RunState, produce: dict[str, int], li
         decision = {item.step: item for item in plan(pipeline, state).decisions}[step]
         if len(ran) == limit or decision.decision == "reuse":
             continue
-        unit = state.unit((step, None))
+        unit = state.unit(UnitId(step))
         _do(state, ev.StepInvalidated(at=AT, step=step, reason="r"))
         digest = fingerprint(_step(pipeline, step), {})
         _do(state, ev.StepStarted(at=AT, step=step, attempt=unit.attempts + 1, fingerprint=digest))

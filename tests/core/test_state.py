@@ -16,6 +16,7 @@ from rerail.core import events as ev
 from rerail.core.checkpoint import checkpoint_of, state_of
 from rerail.core.model import Call, Pipeline, Step
 from rerail.core.state import RUN_TRANSITIONS, TRANSITIONS, RunState, apply, fold
+from rerail.core.unit_id import UnitId
 from rerail.errors import IllegalEvent
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -150,4 +151,4 @@ def test_a_unit_has_changed_unless_it_produced_the_same_again(outputs: dict[str,
     ]
     state = fold(enumerate(history, 1))
 
-    assert state.unit(("a", None)).changed_seq == (6 if changed else 3)
+    assert state.unit(UnitId("a")).changed_seq == (6 if changed else 3)

@@ -21,8 +21,8 @@ from rerail import api, durable
 from rerail.core.events import Event, Owner, RunFinished, StepCompleted, StepFailed
 from rerail.core.items import COMPLETED, FAILED
 from rerail.core.model import Call, Loop, Map, Pipeline, Retry, RunOptions, Source, Step
-from rerail.core.run_state import Unit, name
 from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.durable import files
 from rerail.errors import RerailError, RunNotFound, StateError
 from rerail.stores.directory import DirectoryStore
@@ -175,21 +175,21 @@ def judge_by_reading(place: str, notes: Sequence[str]) -> str:
     for note in told:
         if note.startswith(("done ", "failed ")):
             word, item, step = note.split(" ", 2)
-            if not _is_known(state, word, (step, None if item == "None" else item)):
+            if not _is_known(state, word, UnitId(step, None if item == "None" else item)):
                 return f"forgotten: {note}"
         elif note.startswith("finished ") and state.status != note.split()[1]:
             return f"it was said that the run is {note}, but it is {state.status}"
     return _invented(state, notes)
 
 
-def _is_known(state: RunState, word: str, unit: Unit) -> bool:
+def _is_known(state: RunState, word: str, unit: UnitId) -> bool:
     wanted = "completed" if word == "done" else "failed"
     if state.unit(unit).status == wanted:
         return True
     step, item = unit
     if item is None:
         return False
-    controller = state.unit((step.split("/")[0], None))
+    controller = state.unit(UnitId(step.split("/")[0]))
     if controller.items is None:
         return False
     index = ITEMS.index(item) if item in ITEMS else int(item) - 1
@@ -200,12 +200,12 @@ def _invented(state: RunState, notes: Sequence[str]) -> str:
     """Nothing counts as done that never ran, or with other results than it gave."""
     ran = Counter(note[4:] for note in notes if note.startswith("ran "))
     for unit, found in state.units.items():
-        if found.status != "completed" or unit[0] in ("map", "loop") or "/" in unit[0]:
+        if found.status != "completed" or unit.step in ("map", "loop") or "/" in unit.step:
             continue
-        if not ran[name(unit)]:
-            return f"{name(unit)} counts as completed and never ran"
-        if unit[0] in OUTPUTS and found.outputs != OUTPUTS[unit[0]]:
-            return f"{name(unit)} handed out {found.outputs}"
+        if not ran[str(unit)]:
+            return f"{unit} counts as completed and never ran"
+        if unit.step in OUTPUTS and found.outputs != OUTPUTS[unit.step]:
+            return f"{unit} handed out {found.outputs}"
     return ""
 
 
@@ -236,7 +236,7 @@ def wrong_end(root: Path, pipeline: Pipeline) -> str:
     """How the end differs from that of a run nobody disturbed."""
     state = DirectoryStore(str(root / "state")).read("r").state
     for step in pipeline.steps:
-        unit = state.unit((step.id, None))
+        unit = state.unit(UnitId(step.id))
         if unit.status != ("failed" if step.id == "refused" else "completed"):
             return f"{step.id} is {unit.status}"
         if step.id in OUTPUTS and unit.outputs != OUTPUTS[step.id]:

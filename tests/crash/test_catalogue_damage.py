@@ -18,6 +18,7 @@ import pytest
 from rerail import api
 from rerail.core.model import Call, Pipeline, Step
 from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.errors import StateDamaged, StateError
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import Project
@@ -235,7 +236,7 @@ def test_functions_of_the_library_that_return_what_json_would_alter_have_failed(
     done = api.start_pipeline(store, pipeline, b"", request, functions={"f": lambda: {"v": value}})
 
     assert done.end.status == "failed"
-    state = store.read("r").state.units["a", None]
+    state = store.read("r").state.units[UnitId("a")]
     assert state.outputs == {}
     assert state.error is not None
     assert state.error.message.startswith("outputs.v")

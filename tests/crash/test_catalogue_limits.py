@@ -17,6 +17,7 @@ import pytest
 
 from rerail import api
 from rerail.core.run_state import UnitState
+from rerail.core.unit_id import UnitId
 from rerail.errors import PipelineInvalid
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
@@ -45,7 +46,7 @@ def store(project: Project) -> DirectoryStore:
 
 def unit(project: Project, name: str) -> UnitState:
     """What is recorded about a step of run r."""
-    return store(project).read("r").state.units[name, None]
+    return store(project).read("r").state.units[UnitId(name)]
 
 
 def recorded(project: Project) -> dict[Path, bytes]:
@@ -156,7 +157,7 @@ def test_no_process_to_be_had_is_worth_another_try(project: Project) -> None:
     """Every fork is refused (EAGAIN): named, repeated as often as asked, nothing ran; later it simply runs."""
     project.pipeline(pipeline(step("a", note(), retry="{attempts: 3, delay: 0.01}"), step("b", note())))
     refused = injected(project, "clone,clone3,vfork:error=EAGAIN:when=2+", "run", "pipeline.yaml", "--id", "r")
-    failed = store(project).read("r").state.units["a", None]
+    failed = store(project).read("r").state.units[UnitId("a")]
 
     assert refused.returncode == 1
     assert "could not start" in refused.stderr

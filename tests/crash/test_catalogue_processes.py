@@ -23,6 +23,7 @@ import pytest
 
 from rerail.core.events import StepCompleted, StepFailed, StepInterrupted
 from rerail.core.run_state import UnitState
+from rerail.core.unit_id import UnitId
 from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.e2e.test_processes import census
@@ -38,7 +39,7 @@ HOLD = note("while ! test -e go; do sleep 0.02; done")
 
 def unit(project: Project, name: str) -> UnitState:
     """What is recorded about a step of run r."""
-    return DirectoryStore(str(project.root / ".rerail")).read("r").state.units[name, None]
+    return DirectoryStore(str(project.root / ".rerail")).read("r").state.units[UnitId(name)]
 
 
 def program(project: Project, text: str) -> list[str]:

@@ -20,7 +20,8 @@ from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
-from rerail.core.state import RunState, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.core.values import Usage
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
@@ -76,11 +77,11 @@ class SimulatedExecutor:
         pass
 
     def start(self, attempt: Attempt, work: Work) -> None:
-        unit = name(attempt.unit)
+        unit = str(attempt.unit)
         self.launched.append(unit)
         now = self._clock.monotonic()
         self.started_at.append((unit, now))
-        scripts = self._scripts.get(unit) or self._scripts.get(attempt.unit[0]) or [OK]
+        scripts = self._scripts.get(unit) or self._scripts.get(attempt.unit.step) or [OK]
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
         self._in_flight[attempt.unit] = (now, now + script.seconds, script)
         self.most_in_flight = max(self.most_in_flight, len(self._in_flight))
@@ -116,7 +117,7 @@ class SimulatedExecutor:
         )
 
     def stop(self, grace: float, spare: Container[str] = ()) -> None:
-        self._stopped += [unit for unit in self._in_flight if unit[0] not in spare and unit not in self._stopped]
+        self._stopped += [unit for unit in self._in_flight if unit.step not in spare and unit not in self._stopped]
 
     def wake(self) -> None:
         pass
@@ -287,7 +288,7 @@ class Simulation:
         return self.store.read(RUN).state
 
     def unit(self, step: str, item: str | None = None) -> UnitState:
-        return self.state.unit((step, item))
+        return self.state.unit(UnitId(step, item))
 
     def events(self, kind: type[ev.Event] | None = None) -> list[Any]:
         return [event for _, event in self.store.history(RUN) if kind is None or isinstance(event, kind)]

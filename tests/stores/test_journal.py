@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rerail import testing
 from rerail.core.events import Event, StepCompleted, StepStarted
+from rerail.core.unit_id import UnitId
 from rerail.errors import JournalDamaged
 from rerail.stores import journal, segments
 from rerail.stores.directory import DirectoryStore
@@ -103,7 +104,7 @@ def test_a_torn_last_batch_is_dropped_whole_or_in_part_and_said(tmp_path: Path, 
 
     recording = store.read("r1")
     assert recording.state.seq == 5
-    assert recording.state.unit(("s3", None)).status == "pending"
+    assert recording.state.unit(UnitId("s3")).status == "pending"
     assert any("incomplete" in notice for notice in recording.notices)
 
 
@@ -131,7 +132,7 @@ def test_life_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
     log.close()
 
     recording = store.read("r1")
-    assert recording.state.unit(("s9", None)).status == "running"
+    assert recording.state.unit(UnitId("s9")).status == "running"
     assert [seq for seq, _ in store.history("r1")] == list(range(1, recording.state.seq + 1))
 
 

@@ -30,6 +30,7 @@ from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.render import pattern
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState
+from rerail.core.unit_id import is_step_within
 from rerail.errors import RerailError, RunBusy, RunNotFound, StateUnwritable, UsageError, WaitStopped
 from rerail.ports import RunWriter, Store
 from rerail.text import one_line
@@ -137,7 +138,7 @@ class Claims:
             state: RunState = self._store.read(run_id).state
         except RerailError:
             return True  # unknown
-        units = [unit for (path, _), unit in state.units.items() if path == step or path.startswith(step + "/")]
+        units = [record for unit, record in state.units.items() if is_step_within(unit.step, step)]
         return any(unit.status == "running" or (unit.finished_at and unit.finished_at >= since) for unit in units)
 
     def is_live(self, run_id: str) -> bool:

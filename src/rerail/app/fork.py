@@ -22,6 +22,7 @@ from rerail.core.plan import ExecuteOptions, PlanOptions
 from rerail.core.planner import nested_units, plan
 from rerail.core.staleness import EVERYTHING, references
 from rerail.core.state import UnitState, fold
+from rerail.core.unit_id import UnitId
 from rerail.ports import LoadedRun, RunWriter, Store
 
 
@@ -102,7 +103,7 @@ def _inherited(
     for step_id in topological({step.id: step.needs for step in pipeline.steps}):
         if step_id not in ranks:
             continue
-        step, unit = steps[step_id], parent.state.unit((step_id, None))
+        step, unit = steps[step_id], parent.state.unit(UnitId(step_id))
         events.append(
             StepInherited(
                 at=now,
@@ -134,8 +135,8 @@ def _adopted_inside(parent: LoadedRun, step: Step, now: datetime) -> list[Event]
     return [
         StepInherited(
             at=now,
-            step=unit[0],
-            item=unit[1],
+            step=unit.step,
+            item=unit.item,
             run=parent.header.run_id,
             fingerprint="",
             outputs=known.outputs,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -16,10 +15,10 @@ from rerail.core import item_list as lists
 from rerail.core.compaction import is_past_iteration
 from rerail.core.events import ApprovalGiven, Event, ItemDropped, ItemEdited, RunInterrupted, StepMarked
 from rerail.core.inflight import interrupted_event
-from rerail.core.items import around
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.plan import ExecuteOptions
-from rerail.core.state import RunState, Unit, fold, name
+from rerail.core.state import RunState, fold
+from rerail.core.unit_id import UnitId, is_step_within, item_depth, outer_step, top_step
 from rerail.errors import RunBusy, UsageError
 from rerail.ports import RunWriter, Store
 
@@ -38,7 +37,7 @@ def _owned(store: Store, run_id: str) -> Iterator[RunWriter]:
         log.close()
 
 
-def mark(store: Store, run_id: str, unit: Unit, status: Any, by: str, *, base_dir: str = "") -> None:
+def mark(store: Store, run_id: str, unit: UnitId, status: Any, by: str, *, base_dir: str = "") -> None:
     """Record the status that a person sets for a step, or for a unit inside one.
 
     Orphaned processes of the run are ended first. Marked as completed, a step vouches for its artifacts
@@ -68,7 +67,7 @@ class PersonsAnswer(NamedTuple):
     reason: str = ""
 
 
-def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_dir: str = "") -> tuple[Unit, bool]:
+def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_dir: str = "") -> tuple[UnitId, bool]:
     """Record the answer to an `approve` step; return the unit, and whether it was sent to the owner of the run.
 
     It may be given before the step is reached. Raise UsageError if there is no such step, or it has its answer.
@@ -86,7 +85,7 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
     now = datetime.now(UTC)
     seen = recording.state.seq
     said = mask.struct(
-        ApprovalGiven(at=now, step=unit[0], item=unit[1], approved=approved, by=by, reason=reason, seen=seen)
+        ApprovalGiven(at=now, step=unit.step, item=unit.item, approved=approved, by=by, reason=reason, seen=seen)
     )
     with contextlib.ExitStack() as until:
         try:
@@ -99,63 +98,61 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
     return unit, False
 
 
-def _refuse_answered(state: RunState, unit: Unit, run_id: str) -> None:
+def _refuse_answered(state: RunState, unit: UnitId, run_id: str) -> None:
     status = state.unit(unit).status
     if status in ("completed", "skipped", "running"):
-        raise UsageError(f"{name(unit)} is not waiting for approval: it is {status}", hint=f"rerail show {run_id}")
+        raise UsageError(f"{unit} is not waiting for approval: it is {status}", hint=f"rerail show {run_id}")
 
 
-def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -> Unit:
+def _approve_step(pipeline: Pipeline, state: RunState, text: str, run_id: str) -> UnitId:
     steps = {step.id: depth for depth, step in every_step(pipeline) if isinstance(step.action, Approve)}
-    given = re.fullmatch(r"([^\[]+)\[(.*)\]", text, re.DOTALL)
-    unit: Unit = (given[1], given[2]) if given else (text, None)
-    if unit[0] not in steps:
+    unit = UnitId.parse(text)
+    if unit.step not in steps:
         there = f"it has {', '.join(sorted(steps)[:12])}" if steps else "it has none"
         raise UsageError(f"run {run_id} has no `approve` step {text!r}; {there}", hint=f"rerail show {run_id}")
-    around = unit[0].rpartition("/")[0]
+    body = outer_step(unit.step)
     begun = sorted(
         item
         for item, names in state.inner.items()
-        if len(item.split("::")) == steps[unit[0]] and any(f"{one}/".startswith(f"{around}/") for one in names)
+        if item_depth(item) == steps[unit.step] and any(is_step_within(one, body) for one in names)
     )
-    if unit[1] not in (begun if steps[unit[0]] else [None]):
-        named = f"name one of its items, such as {unit[0]}[{begun[0]}]" if begun else "it has no such item"
+    if unit.item not in (begun if steps[unit.step] else [None]):
+        named = f"name one of its items, such as {UnitId(unit.step, begun[0])}" if begun else "it has no such item"
         raise UsageError(f"{text!r} is not an `approve` step of run {run_id}: {named}", hint=f"rerail show {run_id}")
     return unit
 
 
-def drop_items(store: Store, run_id: str, units: Sequence[Unit], by: str) -> None:
+def drop_items(store: Store, run_id: str, units: Sequence[UnitId], by: str) -> None:
     """Drop items of the dead letter queue."""
     _change(store, run_id, lambda now: [ItemDropped(at=now, step=step, item=item, by=by) for step, item in units])
 
 
-def edit_item(store: Store, run_id: str, unit: Unit, value: Any, by: str, *, base_dir: str = "") -> None:
+def edit_item(store: Store, run_id: str, unit: UnitId, value: Any, by: str, *, base_dir: str = "") -> None:
     """Change an item of the dead letter queue; raise UsageError if the value could not be an item of the map."""
     recording = store.read(run_id)
     ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
     mask = mask_of(ready.pipeline, recording.state.options)
     _refuse_past_iterations(recording.state, unit, run_id)
-    hint = f"rerail dlq show {run_id} {unit[1]}"
+    hint = f"rerail dlq show {run_id} {unit.item}"
     if mask.value(value) != value:
         raise UsageError("the new value holds a secret; items are recorded, and secrets never are", hint=hint)
     try:
-        lists.reject_invalid(unit[1] or "", value)
+        lists.reject_invalid(unit.item or "", value)
     except lists.ItemListError as error:
         raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
-    step_id, item = unit
-    _change(store, run_id, lambda now: [ItemEdited(at=now, step=step_id, item=item, value=value, by=by)])
+    _change(store, run_id, lambda now: [ItemEdited(at=now, step=unit.step, item=unit.item, value=value, by=by)])
 
 
-def _refuse_past_iterations(state: RunState, unit: Unit, run_id: str) -> None:
+def _refuse_past_iterations(state: RunState, unit: UnitId, run_id: str) -> None:
     """Reject a unit in an iteration of a loop that has ended; raise UsageError.
 
     All later iterations depend on it: it cannot be changed without beginning the loop anew.
     """
-    for outer in around(unit):
+    for outer in unit.ancestors():
         if is_past_iteration(state, outer, unit):
             raise UsageError(
-                f"{name(unit)} is in an iteration of {name(outer)} that has ended",
-                hint=f"rerail resume {run_id} --from {outer[0].split('/')[0]}  # restarts it",
+                f"{unit} is in an iteration of {outer} that has ended",
+                hint=f"rerail resume {run_id} --from {top_step(outer.step)}  # restarts it",
             )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rerail.core.state import name
+from rerail.core.unit_id import UnitId, is_item_within, is_step_within
 from rerail.executors.logs import LOG_BYTES, ORDER, RESTS, LogIndexEntry, begun, is_pooled, lines_of
 from rerail.ports import RunLogs
 
@@ -25,8 +25,8 @@ class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None = None
 
     def takes(self, step: str, item: str | None, attempt: int) -> bool:
-        inside = not self.step or step == self.step or step.startswith(self.step + "/")
-        mine = self.item is None or item == self.item or (item or "").startswith(self.item + "::")
+        inside = not self.step or is_step_within(step, self.step)
+        mine = is_item_within(item, self.item)
         return inside and mine and self.attempt in (None, attempt)
 
 
@@ -114,5 +114,5 @@ class LogReader:
             part, data = data[: max(end - at, 0)], data[max(end - at, 0) :]
             at += len(part)
             if part and self._wanted.takes(entry.step, entry.item, entry.attempt):
-                yield Piece(f"{file}#{number}", name((entry.step, entry.item)), part)
+                yield Piece(f"{file}#{number}", str(UnitId(entry.step, entry.item)), part)
             number += 1

@@ -27,6 +27,7 @@ from rerail.core.plan import Plan, PlanOptions
 from rerail.core.planner import plan
 from rerail.core.staleness import fingerprint
 from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.errors import PipelineChanged, PipelineInvalid, StateError, UsageError
 from rerail.ports import ContentStore, LoadedRun, Store
 
@@ -162,7 +163,7 @@ def _relisted(store: Store, recording: LoadedRun, pipeline: Pipeline, place: Pro
     state, header = recording.state, recording.header
     found: dict[str, str] = {}
     for step in pipeline.steps:
-        unit = state.unit((step.id, None))
+        unit = state.unit(UnitId(step.id))
         action = step.action
         if not isinstance(action, Map) or action.over.kind in ("command", "expression") or unit.items is None:
             continue
@@ -171,7 +172,7 @@ def _relisted(store: Store, recording: LoadedRun, pipeline: Pipeline, place: Pro
         from rerail.adapters import item_sources  # only for maps
         from rerail.core import item_list as lists
 
-        old = lists.recorded(store.find(header.run_id, lists.TAGS, step.id), (step.id, None))
+        old = lists.recorded(store.find(header.run_id, lists.TAGS, step.id), UnitId(step.id))
         scope = scope_of(recording, store.directory(header.run_id))
         with contextlib.suppress(lists.ItemListError):
             new = lists.listing(item_sources.read(action.over, scope, place.work_dir), action, scope)

@@ -17,7 +17,7 @@ from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import filled
 from rerail.core.plan import ExecuteOptions
 from rerail.core.planner import plan
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 from rerail.errors import UsageError
 from rerail.ports import ContentStore, RunFiles, RunWriter, Store
 
@@ -49,7 +49,7 @@ def restore_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
     """Return the events that record the restores and quarantines."""
     events: list[Event] = []
     state = ready.recording.state
-    by_unit: dict[Unit, list[Restored]] = {}
+    by_unit: dict[UnitId, list[Restored]] = {}
     for one in done:
         by_unit.setdefault(one.unit, []).append(one)
     for decision in ready.plan.everything:

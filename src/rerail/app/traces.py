@@ -18,7 +18,7 @@ from rerail.core.events import AttemptProgress
 from rerail.core.masking import Mask
 from rerail.core.model import RunHeader
 from rerail.core.money import COST, OTHER_TOKENS, TOKENS
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 from rerail.ports import LoadedRun, RunWriter, Store
 
 _PLAIN = frozenset((COST, *TOKENS, *OTHER_TOKENS))  # our own names: no secret can be in them
@@ -60,7 +60,7 @@ def ended_words(count: int) -> str:
     return f"ended {count} process{'es' if count > 1 else ''} left over from the previous invocation"
 
 
-def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit, AttemptProgress]:
+def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[UnitId, AttemptProgress]:
     """Return the progress of attempts in flight that are not recovered yet: by their traces, and by saved progress."""
     if not inflight.in_flight(recording.state):
         return {}

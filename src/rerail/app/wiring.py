@@ -26,7 +26,7 @@ from rerail.core.inflight import in_flight
 from rerail.core.masking import SHORTEST, Mask
 from rerail.core.model import Map, Pipeline, Source, every_step
 from rerail.core.plan import Plan
-from rerail.core.state import RunState, name
+from rerail.core.state import RunState
 from rerail.core.values import Progress, Usage
 from rerail.engine.recorder import Recorder
 from rerail.engine.runner import Runner
@@ -243,7 +243,7 @@ def _warn_of_lost_costs(state: RunState, pipeline: Pipeline, reporters: Sequence
         return
     for reporter in reporters:
         reporter.warn(
-            f"the cost of {name(interrupted[0])} when it was killed is known only up to the last save:"
+            f"the cost of {interrupted[0]} when it was killed is known only up to the last save:"
             " the machine restarted since, or the run comes from another machine"
         )
 

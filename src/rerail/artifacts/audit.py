@@ -28,7 +28,8 @@ from rerail.core.events import ArtifactRecord, InputRecord
 from rerail.core.expressions import placeholders
 from rerail.core.model import Artifact, Pipeline, Step
 from rerail.core.planner import step_at, step_index
-from rerail.core.state import RunState, Unit, UnitState
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.errors import ArtifactUnreadable
 from rerail.ports import ContentStore
 from rerail.walker import is_pattern
@@ -62,15 +63,15 @@ class Auditor:
     def audit(self, pipeline: Pipeline, state: RunState) -> Audit:
         """Audit all completed units; raise ArtifactUnreadable if a file cannot be read."""
         index = step_index(pipeline)
-        flaws: dict[Unit, tuple[Flaw, ...]] = {}
-        intact: dict[Unit, tuple[str, ...]] = {}
-        inputs: dict[Unit, tuple[InputRecord, ...]] = {}
+        flaws: dict[UnitId, tuple[Flaw, ...]] = {}
+        intact: dict[UnitId, tuple[str, ...]] = {}
+        inputs: dict[UnitId, tuple[InputRecord, ...]] = {}
         completed = [(unit, known) for unit, known in state.units.items() if known.status == "completed"]
         hooks = set(pipeline.hooks)
         mine = [
             (unit, known, step)
             for unit, known in completed
-            if unit[0] not in hooks and (step := step_at(index, unit)) is not None
+            if unit.step not in hooks and (step := step_at(index, unit)) is not None
         ]
         if self._depth == "full":
             plain = [
@@ -270,7 +271,7 @@ class Auditor:
             return False
         return entry.kind != "file" or not self._content.defect(entry.sha256)
 
-    def _contested(self, flaws: dict[Unit, tuple[Flaw, ...]], state: RunState) -> dict[Unit, tuple[Flaw, ...]]:
+    def _contested(self, flaws: dict[UnitId, tuple[Flaw, ...]], state: RunState) -> dict[UnitId, tuple[Flaw, ...]]:
         """Return the flaws with the steps that completed later and claim the same path."""
         paths = {flaw.path for found in flaws.values() for flaw in found}
         if not paths:
@@ -279,7 +280,7 @@ class Auditor:
         for unit, known in state.units.items():
             if known.status == "completed" and known.artifacts:
                 for path in self._claimed(known.artifacts, paths):
-                    claims.setdefault(path, []).append((known.completed_seq, unit[0]))
+                    claims.setdefault(path, []).append((known.completed_seq, unit.step))
         return {
             unit: tuple(_with_later(flaw, claims, state.units[unit].completed_seq) for flaw in found)
             for unit, found in flaws.items()

@@ -19,7 +19,8 @@ from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, Step
 from rerail.core.plan import Decision, Plan
 from rerail.core.planner import step_at, step_index
-from rerail.core.state import RunState, Unit, name
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.durable import copies
 from rerail.errors import ArtifactUnreadable
 from rerail.ports import ContentStore, RunFiles
@@ -29,7 +30,7 @@ from rerail.walker import is_pattern
 class Restored(msgspec.Struct, kw_only=True):
     """Result of a restore for one step."""
 
-    unit: Unit
+    unit: UnitId
     restored: tuple[Flaw, ...] = ()
     quarantined: dict[str, str] = {}  # path → where it is now, as the store names it
     artifacts: tuple[ArtifactRecord, ...] = ()
@@ -180,7 +181,7 @@ def describe(
     restored = {(one.unit, flaw.path) for one in mended or () for flaw in one.restored}
     for decision in plan.everything:
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():
-            told = f"rerunning {name(decision.unit)}"
+            told = f"rerunning {decision.unit}"
             if mended is None and decision.mends:
                 told = "can be restored from the content store"
             elif (decision.unit, flaw.path) in restored:

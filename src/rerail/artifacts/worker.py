@@ -23,7 +23,7 @@ from rerail.core.events import ArtifactRecord
 from rerail.core.masking import Mask
 from rerail.core.model import Artifact, Step
 from rerail.core.plan import Decision, DecisionKind
-from rerail.core.state import Unit, name
+from rerail.core.unit_id import UnitId
 from rerail.errors import RerailError
 from rerail.ports import ContentStore, FileCheck, RunWriter
 from rerail.text import size_text
@@ -49,7 +49,7 @@ Contested = Callable[[Sequence[str], datetime], str]
 
 
 class _Job(msgspec.Struct):
-    unit: Unit
+    unit: UnitId
     purpose: str
     began: float
     done: int = 0  # bytes
@@ -75,19 +75,19 @@ class ThreadedArtifactWorker:
         self._staging = ""
         self._mask = mask
         self._wake = wake
-        self._jobs: dict[Unit, _Job] = {}
+        self._jobs: dict[UnitId, _Job] = {}
         self._finished: queue.SimpleQueue[FileCheck] = queue.SimpleQueue()
         self._cancelled = False
         self._preparing = threading.Lock()
         self._open = contextlib.ExitStack()
 
-    def examine(self, unit: Unit, declared: Sequence[Artifact]) -> None:
+    def examine(self, unit: UnitId, declared: Sequence[Artifact]) -> None:
         def look(means: SealEnv) -> FileCheck:
             return FileCheck(unit=unit, purpose="inputs", inputs=examine(declared, means))
 
         self._start(_Job(unit, "inputs", time.monotonic()), look)
 
-    def seal(self, unit: Unit, declared: Sequence[Artifact], since: datetime | None = None) -> None:
+    def seal(self, unit: UnitId, declared: Sequence[Artifact], since: datetime | None = None) -> None:
         def look(means: SealEnv) -> FileCheck:
             self._prepare()
             means.staging = self._staging
@@ -100,7 +100,7 @@ class ThreadedArtifactWorker:
 
         self._start(_Job(unit, "artifacts", time.monotonic()), look)
 
-    def confirm(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def confirm(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
 
         def look(means: SealEnv) -> FileCheck:
             flaws = tuple(flaw for flaw in self._flaws(step, records, spared, means) if not flaw.temporary)
@@ -119,7 +119,7 @@ class ThreadedArtifactWorker:
 
         self._start(_Job(unit, "confirm", time.monotonic()), look)
 
-    def clear(self, unit: Unit, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def clear(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
 
         def look(means: SealEnv) -> FileCheck:
             done, _ = self._mended("rerun", step, records, self._flaws(step, records, spared, means))
@@ -156,7 +156,7 @@ class ThreadedArtifactWorker:
         for job in self._jobs.values():
             if now - job.began > SLOW and now - job.told > AGAIN:
                 job.told = now
-                lines.append(f"{name(job.unit)}: {_DOING[job.purpose]}, {size_text(job.done)} so far")
+                lines.append(f"{job.unit}: {_DOING[job.purpose]}, {size_text(job.done)} so far")
         return lines
 
     def give_up(self) -> None:

@@ -10,7 +10,6 @@ from rerail.app import interventions
 from rerail.cli.options import complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.render.prompt import who
 from rerail.cli.render.streams import say
-from rerail.core.state import name
 
 
 def judging_options(command: Any) -> Any:
@@ -32,6 +31,6 @@ def judge(run_name: str, step: str, reason: str, store_url: str | None, *, appro
     run_id = find_run(store, run_name)
     verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)
     unit, live = interventions.judge(store, run_id, step, verdict, base_dir=store.base_dir)
-    done = f"rerail: {name(unit)} is {'approved' if approved else 'rejected'} by {verdict.by}"
+    done = f"rerail: {unit} is {'approved' if approved else 'rejected'} by {verdict.by}"
     say(f"{done}; run {run_id} continues" if live else f"{done}\n  next: rerail resume {run_id}{reach(store)}")
     return 0

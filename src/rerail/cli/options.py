@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rerail.core.money import MAX_COST
+from rerail.core.unit_id import UnitId
 from rerail.errors import RunNotFound, UsageError
 from rerail.ports import Store
 from rerail.stores.locate import locate
@@ -189,7 +190,7 @@ def find_run_and_step(store: Store, wanted: str | None, *rest: str | None) -> tu
         if rest[-1] is not None or not store.runs():
             raise
         newest = find_run_or_newest(store, None)
-        if wanted.partition("[")[0] not in _steps_of(store, newest):
+        if UnitId.parse(wanted).step not in _steps_of(store, newest):
             raise
         return newest, (wanted, *rest[:-1])
 

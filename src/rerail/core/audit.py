@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from rerail.core.events import InputRecord
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 
 Condition = Literal["missing", "empty", "truncated", "changed", "wrong type", "fails its checks", "unverifiable"]
 
@@ -51,9 +51,9 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """Findings about the artifacts and inputs of all completed units."""
 
-    flaws: dict[Unit, tuple[Flaw, ...]] = {}
-    intact: dict[Unit, tuple[str, ...]] = {}  # recorded paths that are unchanged
-    inputs: dict[Unit, tuple[InputRecord, ...]] = {}  # the declared inputs as they are now
+    flaws: dict[UnitId, tuple[Flaw, ...]] = {}
+    intact: dict[UnitId, tuple[str, ...]] = {}  # recorded paths that are unchanged
+    inputs: dict[UnitId, tuple[InputRecord, ...]] = {}  # the declared inputs as they are now
 
     @property
     def taken_over(self) -> frozenset[str]:
@@ -63,7 +63,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 def after_restore(audit: Audit, restored: set[str], failed: dict[str, str]) -> Audit:
     """Return the audit after a restore: `restored` paths are intact, `failed` maps the others to the cause."""
-    flaws: dict[Unit, tuple[Flaw, ...]] = {}
+    flaws: dict[UnitId, tuple[Flaw, ...]] = {}
     for unit, found in audit.flaws.items():
         remaining = tuple(
             msgspec.structs.replace(flaw, restorable=False, detail=failed[flaw.path]) if flaw.path in failed else flaw

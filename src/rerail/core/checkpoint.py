@@ -24,7 +24,8 @@ from rerail.core.formats import CHECKPOINT
 from rerail.core.items import ItemsRecord, items_of, record_of
 from rerail.core.model import Pipeline, RunHeader, RunOptions, every_step
 from rerail.core.money import COST, TOKENS, total
-from rerail.core.state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
+from rerail.core.state import RunState, RunStatus, UnitState, UnitStatus
+from rerail.core.unit_id import UnitId
 
 Reason = Literal["before_step", "after_step", "step_failed", "signal", "interval", "manual"]
 Phase = Literal["before_step", "completed", "failed", "interrupted"]
@@ -95,8 +96,8 @@ class RunInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     pipeline_sha256: str = ""
     hooks: tuple[str, ...] = ()
     last_event: str = ""
-    last_unit: Unit | None = None
-    last_completed: Unit | None = None
+    last_unit: UnitId | None = None
+    last_completed: UnitId | None = None
     budget_kind: BudgetKind = ""
 
 
@@ -147,7 +148,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
 class PipelineOutline(msgspec.Struct, frozen=True):
     """Outline of a pipeline for its checkpoints: computed once, as checkpoints are taken again and again."""
 
-    units: list[Unit]
+    units: list[UnitId]
     index: dict[str, int]
     commands: dict[str, str]
     kinds: dict[str, str]
@@ -156,7 +157,7 @@ class PipelineOutline(msgspec.Struct, frozen=True):
 def outline_of(pipeline: Pipeline) -> PipelineOutline:
     """Return the outline of a pipeline."""
     return PipelineOutline(
-        [(step.id, None) for step in pipeline.steps],
+        [UnitId(step.id) for step in pipeline.steps],
         {step.id: position for position, step in enumerate(pipeline.steps)},
         {step.id: step.command for _, step in every_step(pipeline)},
         {step.id: str(step.action.__struct_config__.tag) for _, step in every_step(pipeline)},
@@ -170,9 +171,9 @@ def checkpoint_of(
     outline = pipeline if isinstance(pipeline, PipelineOutline) else outline_of(pipeline)
     index = outline.index
     units = [(unit, state.unit(unit)) for unit in outline.units]
-    waiting = next((unit[0] for unit, unit_state in units if not unit_state.settled), None)
+    waiting = next((unit.step for unit, unit_state in units if not unit_state.settled), None)
     units += [
-        (unit, unit_state) for unit, unit_state in state.units.items() if unit[1] is not None or unit[0] not in index
+        (unit, unit_state) for unit, unit_state in state.units.items() if unit.item is not None or unit.step not in index
     ]
     phase, last_reason = _phase(state, index)
     return Checkpoint(
@@ -186,7 +187,7 @@ def checkpoint_of(
         finished_at=state.finished_at,
         duration_seconds=_elapsed(state),
         steps=[_step_record(unit, unit_state, outline) for unit, unit_state in units],
-        last_completed_step=name(state.last_completed) if state.last_completed else None,
+        last_completed_step=str(state.last_completed) if state.last_completed else None,
         next_step=waiting,
         total_cost_usd=total_cost(state),
         total_tokens=total_tokens(state),
@@ -236,7 +237,7 @@ def _started_as(header: RunHeader) -> dict[str, Any]:
 
 def state_of(checkpoint: Checkpoint) -> RunState:
     """Return the state that a checkpoint was made of."""
-    units = {(step.id, step.item): _unit_state(step) for step in checkpoint.steps if _touched(step)}
+    units = {UnitId(step.id, step.item): _unit_state(step) for step in checkpoint.steps if _touched(step)}
     internal = checkpoint.internal
     return RunState(
         status=checkpoint.status,
@@ -268,7 +269,7 @@ def state_of(checkpoint: Checkpoint) -> RunState:
     )
 
 
-def _inner(units: dict[Unit, UnitState]) -> dict[str, set[str]]:
+def _inner(units: dict[UnitId, UnitState]) -> dict[str, set[str]]:
     steps: dict[str, set[str]] = {}
     for step, item in units:
         if item is not None:
@@ -276,7 +277,7 @@ def _inner(units: dict[Unit, UnitState]) -> dict[str, set[str]]:
     return steps
 
 
-def _step_record(unit: Unit, state: UnitState, outline: PipelineOutline) -> StepRecord:
+def _step_record(unit: UnitId, state: UnitState, outline: PipelineOutline) -> StepRecord:
     step, item = unit
     return StepRecord(
         id=step,
@@ -359,13 +360,13 @@ def _touched(step: StepRecord) -> bool:
 
 
 def _phase(state: RunState, index: dict[str, int]) -> tuple[PhaseDetail, Reason]:
-    step = state.last_unit[0] if state.last_unit else None
+    step = state.last_unit.step if state.last_unit else None
     position = index.get(step) if step is not None else None
     unit = state.unit(state.last_unit) if state.last_unit else UnitState()
     if state.status in ("interrupted", "paused"):
         return PhaseDetail(kind="interrupted", step=step, step_index=position, in_progress=False), "signal"
     if state.status == "failed" and state.error is not None:
-        step, unit = state.error.step, state.unit((state.error.step, state.error.item))
+        step, unit = state.error.step, state.unit(UnitId(state.error.step, state.error.item))
         failed = PhaseDetail(
             kind="failed",
             step=step,

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from rerail.core import events as ev
-from rerail.core.items import key_of, parent_of
-from rerail.core.run_state import RunState, Unit
+from rerail.core.run_state import RunState
+from rerail.core.unit_id import UnitId, steps_around
 
 
-def dead_letters(state: RunState) -> Iterator[Unit]:
+def dead_letters(state: RunState) -> Iterator[UnitId]:
     """Yield the units in the dead letter queue."""
     for unit, unit_state in state.units.items():
         if (
@@ -23,8 +23,7 @@ def dead_letters(state: RunState) -> Iterator[Unit]:
             or unit_state.allowed
         ):
             continue
-        assert unit[1] is not None
-        controller = state.units.get((unit[0], parent_of(unit[1])))
+        controller = state.units.get(unit.controller)
         if controller is not None and controller.items is not None and not controller.items.is_loop:
             yield unit
 
@@ -42,9 +41,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[ev.Failure, ...] = ()  # one for every attempt that failed, oldest first
 
 
-def select(state: RunState, wanted: Iterable[str] = (), step: str = "", error: str = "") -> tuple[list[Unit], list[str]]:
+def select(
+    state: RunState, wanted: Iterable[str] = (), step: str = "", error: str = ""
+) -> tuple[list[UnitId], list[str]]:
     """Select dead letters by key, path, pattern, step or error text; return them and the names without a match."""
-    dead = [unit for unit in dead_letters(state) if not step or unit[0] == step]
+    dead = [unit for unit in dead_letters(state) if not step or unit.step == step]
     if error:
         dead = [unit for unit in dead if (failure := state.units[unit].error) and error.lower() in _text(failure).lower()]
     names = list(wanted)
@@ -62,25 +63,22 @@ def _text(error: ev.Failure) -> str:
     return f"{error.type} {error.message} {error.stderr_tail}"
 
 
-def _aliases(unit: Unit) -> tuple[str, str, str]:
+def _aliases(unit: UnitId) -> tuple[str, str, str]:
     """Return the names by which an item can be selected: path, key, `step[path]`."""
-    step, item = unit
-    assert item is not None
-    return (item, key_of(item), f"{step}[{item}]")
+    assert unit.item is not None
+    return (unit.item, unit.key, str(unit))
 
 
-def history(events: Iterable[tuple[int, ev.Event]], units: Iterable[Unit]) -> dict[Unit, list[ev.Failure]]:
+def history(events: Iterable[tuple[int, ev.Event]], units: Iterable[UnitId]) -> dict[UnitId, list[ev.Failure]]:
     """Return every failure of these items, oldest first; for an item of several steps, the failures of its steps."""
-    own: dict[Unit, list[ev.Failure]] = {unit: [] for unit in units}
-    nested: dict[Unit, list[ev.Failure]] = {unit: [] for unit in own}
+    own: dict[UnitId, list[ev.Failure]] = {unit: [] for unit in units}
+    nested: dict[UnitId, list[ev.Failure]] = {unit: [] for unit in own}
     for _, event in events:
         if not isinstance(event, ev.StepFailed) or event.item is None:
             continue
-        step, item = event.step, event.item
-        if (step, item) in own:
-            own[step, item].append(event.error)
-        while "/" in step:
-            step = step.rpartition("/")[0]
-            if (step, item) in nested:
-                nested[step, item].append(event.error)
+        if event.unit in own:
+            own[event.unit].append(event.error)
+        for step in steps_around(event.step):
+            if (outer := UnitId(step, event.item)) in nested:
+                nested[outer].append(event.error)
     return {unit: nested[unit] or own[unit] for unit in own}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from rerail.core.model import RunOptions
+from rerail.core.unit_id import UnitId
 
 Metrics = dict[str, int | float]
 
@@ -112,8 +113,8 @@ class _UnitEvent(_Event, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
     item: str | None = None
 
     @property
-    def unit(self) -> tuple[str, str | None]:
-        return (self.step, self.item)
+    def unit(self) -> UnitId:
+        return UnitId(self.step, self.item)
 
 
 class RunStarted(_Event, frozen=True, kw_only=True, tag="run-started", omit_defaults=True):

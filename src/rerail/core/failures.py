@@ -6,17 +6,17 @@ import msgspec
 
 from rerail.core.dead_letters import dead_letters
 from rerail.core.events import Event, Failure, StepFailed
-from rerail.core.items import around, is_inside
-from rerail.core.run_state import RunState, Unit
+from rerail.core.run_state import RunState
+from rerail.core.unit_id import UnitId
 
 
 class RootCause(msgspec.Struct, frozen=True, kw_only=True):
     """First failure inside a step that failed; that of the step itself if there is none inside."""
 
-    unit: Unit
+    unit: UnitId
     error: Failure
     output: str = ""  # last lines of stdout
-    item: Unit | None = None  # the item in the dead letter queue that it belongs to
+    item: UnitId | None = None  # the item in the dead letter queue that it belongs to
     more_items: int = 0  # other items of the same step in the dead letter queue
 
     @property
@@ -32,21 +32,21 @@ def whole(cause: RootCause, event: StepFailed | None) -> RootCause:
     return msgspec.structs.replace(cause, error=event.error, output=event.output or cause.output)
 
 
-def root_cause(state: RunState, unit: Unit) -> RootCause | None:
+def root_cause(state: RunState, unit: UnitId) -> RootCause | None:
     """Return the root cause of the failure of a unit; None if the unit has not failed with an error."""
     failed = {
         one: known
         for one, known in state.units.items()
-        if known.status == "failed" and known.retry_at is None and known.error is not None and is_inside(one, unit)
+        if known.status == "failed" and known.retry_at is None and known.error is not None and one.is_within(unit)
         if one == unit or not known.allowed
     }
     if unit not in failed:
         return None
-    enclosing = {outer for one in failed for outer in around(one) if outer != one}
+    enclosing = {outer for one in failed for outer in one.ancestors()}
     # The one that failed first; of those of one moment, the first to begin.
     first = min((one for one in failed if one not in enclosing), key=lambda one: failed[one].error.at, default=unit)  # type: ignore[union-attr]
-    dead = {one for one in dead_letters(state) if is_inside(one, unit)}
-    item = next((outer for outer in (first, *around(first)) if outer in dead), None)
+    dead = {one for one in dead_letters(state) if one.is_within(unit)}
+    item = next((outer for outer in (first, *first.ancestors()) if outer in dead), None)
     error = failed[first].error
     assert error is not None
     return RootCause(
@@ -61,7 +61,7 @@ class FailureLog:
     """Memory of the failures of one invocation in full, for root causes: the state keeps them in part."""
 
     def __init__(self) -> None:
-        self._failed: dict[Unit, StepFailed] = {}
+        self._failed: dict[UnitId, StepFailed] = {}
 
     def note(self, event: Event) -> None:
         """Remember an event if it is a failure for good."""

@@ -13,6 +13,7 @@ import msgspec
 
 from rerail.core.model import Pipeline, Step, Subpipeline, every_step
 from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 
 
 class PendingHooks(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ def pending(
     remaining = []
     ask = ""
     for hook in hooks:
-        unit = state.unit((hook.id, item))
+        unit = state.unit(UnitId(hook.id, item))
         begun = unit.started_seq > after
         if begun and _ended(unit, failed_counts=failed_counts):
             continue
@@ -50,7 +51,7 @@ def pending(
 
 def in_doubt(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:
     """Return the hooks in doubt: interrupted, not idempotent, and up to a person, however long ago that was."""
-    return [hook.id for hook in hooks if _is_in_doubt(hook, state.unit((hook.id, item)))]
+    return [hook.id for hook in hooks if _is_in_doubt(hook, state.unit(UnitId(hook.id, item)))]
 
 
 def _is_in_doubt(hook: Step, unit: UnitState) -> bool:
@@ -63,7 +64,7 @@ def pending_cleanup(step: Step, state: RunState, item: str | None = None) -> Pen
     A clean-up that failed is not repeated before the step is: it comes again if that fails again. After a failure that
     is allowed nothing else would ever repeat it.
     """
-    unit = state.unit((step.id, item))
+    unit = state.unit(UnitId(step.id, item))
     if not step.on_failure or unit.status in ("completed", "skipped"):
         return PendingHooks()
     if unit.status == "failed" and unit.attempts == 0 and unit.error is not None:
@@ -85,7 +86,7 @@ def finally_was_interrupted(pipeline: Pipeline, state: RunState) -> bool:
     if state.status in ("completed", "failed"):
         return False
     newest = _newest_start(pipeline, state)
-    return any(state.unit((hook.id, None)).started_seq > newest for hook in pipeline.finally_)
+    return any(state.unit(UnitId(hook.id)).started_seq > newest for hook in pipeline.finally_)
 
 
 def _newest_start(pipeline: Pipeline, state: RunState) -> int:

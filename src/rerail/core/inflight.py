@@ -8,9 +8,9 @@ from datetime import datetime
 import msgspec
 
 from rerail.core.events import AttemptProgress, StepInterrupted
-from rerail.core.items import around
 from rerail.core.money import COST, amount
-from rerail.core.run_state import RunState, Unit, UnitState
+from rerail.core.run_state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.core.values import Progress, Usage
 
 
@@ -23,15 +23,15 @@ class AttemptTrace(msgspec.Struct, frozen=True, kw_only=True):
     most: float | None = None  # seconds that the invocation had lasted by then: an upper bound
 
 
-def in_flight(state: RunState) -> list[tuple[Unit, UnitState]]:
+def in_flight(state: RunState) -> list[tuple[UnitId, UnitState]]:
     """Return the units that are recorded as running."""
     return [(unit, unit_state) for unit, unit_state in state.units.items() if unit_state.status == "running"]
 
 
-def last_seen(state: RunState, left_by: Callable[[Unit, int], AttemptTrace]) -> dict[Unit, AttemptProgress | None]:
+def last_seen(state: RunState, left_by: Callable[[UnitId, int], AttemptTrace]) -> dict[UnitId, AttemptProgress | None]:
     """Return the last known progress of every unit recorded as running, in a run without an owner."""
     running = in_flight(state)
-    outer = {above for unit, _ in running for above in around(unit) if above != unit}
+    outer = {above for unit, _ in running for above in unit.ancestors()}
     seen = {}
     for unit, unit_state in running:
         trace = left_by(unit, unit_state.attempts)
@@ -67,12 +67,14 @@ def _last_seen(unit: UnitState, trace: AttemptTrace) -> AttemptProgress | None:
     )
 
 
-def interrupted_event(unit: Unit, unit_state: UnitState, seen: AttemptProgress | None, now: datetime) -> StepInterrupted:
+def interrupted_event(
+    unit: UnitId, unit_state: UnitState, seen: AttemptProgress | None, now: datetime
+) -> StepInterrupted:
     """Return the event that ends an attempt which its invocation did not end."""
     return StepInterrupted(
         at=now,
-        step=unit[0],
-        item=unit[1],
+        step=unit.step,
+        item=unit.item,
         attempt=unit_state.attempts,
         reason="crash",
         metrics=seen.metrics if seen else {},

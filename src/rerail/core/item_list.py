@@ -12,9 +12,9 @@ import msgspec
 from rerail.core.events import Event, ItemEdited, ItemsListed
 from rerail.core.expressions import language
 from rerail.core.expressions.language import ExpressionError, Scope
-from rerail.core.items import COMPLETED, FAILED, SKIPPED, first_duplicate, joined, key_of, parent_of, ranges
+from rerail.core.items import COMPLETED, FAILED, SKIPPED, first_duplicate, ranges
 from rerail.core.model import Map
-from rerail.core.run_state import Unit
+from rerail.core.unit_id import UnitId, escape_key
 
 MAX_BYTES = 100_000  # of one item: it travels in an environment variable
 MAX_ITEMS = 1_000_000
@@ -116,7 +116,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
         if expression:
             raise ItemListError(f"the key of item {at} is longer than {KEY_BYTES} bytes: {_shown(key)}")
         key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
-    return joined(None, key)
+    return escape_key(key)
 
 
 def reject_invalid(key: str, value: Any) -> None:
@@ -226,7 +226,7 @@ def diff(old: ItemList, marks: bytes | bytearray, new: ItemList) -> ListDiff:
 
 
 def records(
-    unit: Unit,
+    unit: UnitId,
     listing: ItemList,
     at: datetime,
     difference: ListDiff | None = None,
@@ -251,8 +251,8 @@ def records(
             }
         yield ItemsListed(
             at=at,
-            step=unit[0],
-            item=unit[1],
+            step=unit.step,
+            item=unit.item,
             total=len(keys),
             first=first,
             keys=tuple(keys[part]),
@@ -263,7 +263,7 @@ def records(
         )
 
 
-def recorded(history: Iterable[Event], unit: Unit) -> ItemList | None:
+def recorded(history: Iterable[Event], unit: UnitId) -> ItemList | None:
     """Return the newest recorded list of a map, with later edits applied; None if it is incomplete."""
     events: list[ItemsListed] = []
     edits: list[ItemEdited] = []
@@ -271,7 +271,7 @@ def recorded(history: Iterable[Event], unit: Unit) -> ItemList | None:
         if isinstance(event, ItemsListed) and event.unit == unit:
             events.append(event)
             edits = [] if event.first == 0 else edits
-        elif isinstance(event, ItemEdited) and parent_of(event.item or "") == unit[1]:
+        elif isinstance(event, ItemEdited) and event.unit.is_item_of(unit):
             edits.append(event)
     first_record = max((at for at, event in enumerate(events) if event.first == 0), default=-1)
     if first_record < 0:
@@ -287,7 +287,10 @@ def recorded(history: Iterable[Event], unit: Unit) -> ItemList | None:
     positions = {key: index for index, key in enumerate(keys)} if changed else {}
     head = events[first_record]
     listing = ItemList(keys=keys, values=None if values == keys else values, digest=head.digest, source=head.source)
-    for key, value in (*events[first_record].edited.items(), *((key_of(edit.item or ""), edit.value) for edit in edits)):
+    for key, value in (
+        *events[first_record].edited.items(),
+        *((edit.unit.key, edit.value) for edit in edits),
+    ):
         if key in positions:
             listing.edit(positions[key], value)
     return listing

@@ -1,4 +1,4 @@
-"""Items of a map and iterations of a loop: their paths, and the status of each in one byte.
+"""Items of a map and iterations of a loop: the status of each in one byte.
 
 An item is closed when it completed, was skipped, or failed permanently. From then on its controller (the map or loop)
 knows only its status: its outputs are in the journal.
@@ -7,7 +7,7 @@ knows only its status: its outputs are in the journal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
@@ -15,8 +15,6 @@ import msgspec
 
 PENDING, COMPLETED, FAILED, SKIPPED = range(4)
 STATUS: Final = ("pending", "completed", "failed", "skipped")
-
-_SEPARATOR: Final = "::"
 
 
 class Items(msgspec.Struct, kw_only=True):
@@ -72,54 +70,6 @@ def set_ranges(marks: bytearray, text: str, mark: int) -> None:
         if not 0 <= begin < end <= len(marks):
             raise ValueError(f"no positions {part}")
         marks[begin:end] = bytes([mark]) * (end - begin)
-
-
-def joined(parent: str | None, key: str) -> str:
-    """Return the path of an item below the instance that its controller is in."""
-    if _SEPARATOR in key or key.startswith(":") or key.endswith(":") or "%3A" in key or "%25" in key:
-        key = key.replace("%", "%25").replace(":", "%3A")
-    return key if parent is None else f"{parent}{_SEPARATOR}{key}"
-
-
-def parent_of(item: str) -> str | None:
-    """Return the instance that the controller of an item is in; None at the top level."""
-    parent, found, _ = item.rpartition(_SEPARATOR)
-    return parent if found else None
-
-
-def is_inside(unit: tuple[str, str | None], controller: tuple[str, str | None]) -> bool:
-    """Return whether a unit is an item, an iteration or a step of this controller, or the controller itself."""
-    step, item = controller
-    if unit[0] != step and not unit[0].startswith(step + "/"):
-        return False
-    return item is None or unit[1] == item or (unit[1] or "").startswith(item + _SEPARATOR)
-
-
-def around(unit: tuple[str, str | None]) -> Iterator[tuple[str, str | None]]:
-    """Yield the units around a unit, innermost first, itself included; some of them do not exist."""
-    step, item = unit
-    while "/" in step or item is not None:
-        if item is not None:  # an item belongs to a controller of the same name
-            yield (step, item)
-            yield (step, parent_of(item))
-        outer = step.rpartition("/")[0]
-        if not outer:
-            item = parent_of(item) if item is not None else None
-            continue
-        step = outer
-        yield (step, item)
-        if item is not None:
-            yield (step, parent_of(item))
-
-
-def depth_of(item: str | None) -> int:
-    """Return the number of maps and loops that an instance is in."""
-    return 0 if item is None else item.count(_SEPARATOR) + 1
-
-
-def key_of(item: str) -> str:
-    """Return the last part of an item's path."""
-    return item.rpartition(_SEPARATOR)[2]
 
 
 def allowed_failures(total: int, count: int, percent: float | None) -> int:

@@ -14,9 +14,9 @@ import msgspec
 
 from rerail.core import events as ev
 from rerail.core.events import AttemptProgress, Event, Metrics
-from rerail.core.items import around
 from rerail.core.money import COST, added, plus
-from rerail.core.run_state import RunState, Unit, name
+from rerail.core.run_state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.core.values import Usage
 
 By = Literal["step", "item", "model", "day", "run", "pipeline"]
@@ -41,6 +41,10 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
 
+    @property
+    def unit(self) -> UnitId:
+        return UnitId(self.step, self.item)
+
 
 class Sum(msgspec.Struct, kw_only=True):
     """Total usage of some attempts."""
@@ -58,8 +62,8 @@ class Sum(msgspec.Struct, kw_only=True):
 
 def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) -> Iterator[LedgerEntry]:
     """Yield every attempt of a run in the order of time, then those that have not ended."""
-    running: dict[Unit, LedgerEntry] = {}
-    outer: set[Unit] = set()  # controllers: the units inside them report their own usage
+    running: dict[UnitId, LedgerEntry] = {}
+    outer: set[UnitId] = set()  # controllers: the units inside them report their own usage
     for _, event in records:
         if isinstance(event, ev.ItemsListed):
             outer.add(event.unit)
@@ -67,7 +71,7 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
             running.pop(event.unit, None)
         if not isinstance(event, _AttemptEvent):
             continue
-        outer.update(unit for unit in around(event.unit) if unit != event.unit)
+        outer.update(event.unit.ancestors())
         entry = _entry(run_id, pipeline, event)
         if entry.status == "running":
             running[event.unit] = entry
@@ -75,7 +79,7 @@ def entries(run_id: str, pipeline: str, records: Iterable[tuple[int, Event]]) ->
             running.pop(event.unit, None)
             if entry.metrics or event.unit not in outer:
                 yield entry
-    yield from (entry for entry in running.values() if entry.metrics or (entry.step, entry.item) not in outer)
+    yield from (entry for entry in running.values() if entry.metrics or entry.unit not in outer)
 
 
 def _entry(run_id: str, pipeline: str, event: _AttemptEvent) -> LedgerEntry:
@@ -107,17 +111,17 @@ def _entry(run_id: str, pipeline: str, event: _AttemptEvent) -> LedgerEntry:
 
 
 def with_interrupted(
-    ledger: Iterable[LedgerEntry], state: RunState, seen: Mapping[Unit, AttemptProgress], like: LedgerEntry
+    ledger: Iterable[LedgerEntry], state: RunState, seen: Mapping[UnitId, AttemptProgress], like: LedgerEntry
 ) -> list[LedgerEntry]:
     """Return the attempts of a run without an owner: those that have not ended count as interrupted.
 
     Their usage is the progress last seen (`seen`). `like` is an entry with the run and pipeline to copy.
     """
-    running: dict[Unit, LedgerEntry] = {}
+    running: dict[UnitId, LedgerEntry] = {}
     result = []
     for entry in ledger:
         if entry.status == "running":
-            running[entry.step, entry.item] = msgspec.structs.replace(entry, status="interrupted")
+            running[entry.unit] = msgspec.structs.replace(entry, status="interrupted")
         else:
             result.append(entry)
     for unit, progress in seen.items():
@@ -126,8 +130,8 @@ def with_interrupted(
                 run_id=like.run_id,
                 pipeline=like.pipeline,
                 at=progress.at,
-                step=unit[0],
-                item=unit[1],
+                step=unit.step,
+                item=unit.item,
                 attempt=state.unit(unit).attempts,
                 status="interrupted",
                 seconds=progress.elapsed,
@@ -175,7 +179,7 @@ def overall(ledger: Iterable[LedgerEntry]) -> Sum:
 
 _KEYS: dict[str, Callable[[LedgerEntry], str]] = {
     "step": lambda entry: entry.step,
-    "item": lambda entry: name((entry.step, entry.item)),  # an iteration of a loop is one too
+    "item": lambda entry: str(entry.unit),  # an iteration of a loop is one too
     "run": lambda entry: entry.run_id,
     "pipeline": lambda entry: entry.pipeline,
 }

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from rerail.core.unit_id import local_step
+
 Backoff = Literal["fixed", "linear", "exponential"]
 
 
@@ -212,7 +214,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def local(self) -> str:
         """The last part of the id: the step's name among the steps of the same body."""
-        return self.id.rpartition("/")[2]
+        return local_step(self.id)
 
     @property
     def body(self) -> tuple["Step", ...]:

@@ -10,6 +10,7 @@ import msgspec
 from rerail.core.events import BudgetKind, Metrics
 from rerail.core.model import Budget
 from rerail.core.run_state import RunState
+from rerail.core.unit_id import top_step
 
 COST = "cost_usd"
 MAX_COST = 1e9  # dollars, so that no sum of them loses a cent
@@ -139,7 +140,7 @@ def totals_by_step(state: RunState, *, lasting: bool = False) -> dict[str, StepT
     for (step, _), unit in state.units.items():
         if lasting and unit.items is None and unit.status not in ("completed", "skipped"):
             continue
-        outermost = step.split("/", 1)[0]
+        outermost = top_step(step)
         before = found.get(outermost, NOTHING)
         metrics = added(before.metrics, unit.metrics) if unit.metrics else before.metrics
         found[outermost] = StepTotals(metrics, before.worked + unit.worked)

@@ -10,7 +10,8 @@ import msgspec
 from rerail.core.audit import Depth, Flaw
 from rerail.core.events import AttemptProgress
 from rerail.core.money import NOTHING, total, totals_by_step
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 
 DecisionKind = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
 KEPT: tuple[DecisionKind, ...] = ("reuse", "restore")
@@ -31,8 +32,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inner: tuple[Decision, ...] = ()  # about units inside it
 
     @property
-    def unit(self) -> Unit:
-        return (self.step, self.item)
+    def unit(self) -> UnitId:
+        return UnitId(self.step, self.item)
 
     @property
     def kept(self) -> bool:
@@ -83,7 +84,7 @@ class ExecuteOptions(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes = "rerun"  # for edited steps and sources
     verify: Depth | None = "full"  # None: files are not checked
     restore: bool = True  # broken artifacts, instead of running their steps again
-    retry: frozenset[Unit] = frozenset()  # dead letters to retry; empty: as the plan has it
+    retry: frozenset[UnitId] = frozenset()  # dead letters to retry; empty: as the plan has it
     wait: Literal["", "yes", "no"] = ""  # for a quota: however long, or not at all
     allow_concurrent: bool = False  # beside a live run that writes the same paths
 
@@ -92,4 +93,4 @@ class PlanOptions(ExecuteOptions, frozen=True, kw_only=True):
     """Options of an invocation, with the facts about sources and attempts that the plan needs."""
 
     relisted: Mapping[str, str] = {}  # map → how its source has changed
-    seen: Mapping[Unit, AttemptProgress] = {}  # traces of interrupted attempts, where they say more than the journal
+    seen: Mapping[UnitId, AttemptProgress] = {}  # traces of interrupted attempts, where they say more than the journal

@@ -23,12 +23,13 @@ from rerail.core.compaction import past_loop
 from rerail.core.events import AttemptProgress
 from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.hooks import PendingHooks, finally_was_interrupted, in_doubt, pending_cleanup, pending_finally
-from rerail.core.items import allowed_failures, depth_of
+from rerail.core.items import allowed_failures
 from rerail.core.model import Approve, Loop, Map, Pipeline, Step, every_step
 from rerail.core.money import NOTHING, StepTotals, totals_by_step
 from rerail.core.plan import Decision, DecisionKind, Plan, PlanOptions
 from rerail.core.staleness import covers, fingerprint, same_body, stale_need, takes_in, upstream_seq
-from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId, ancestor_step, is_item_within, step_depth, top_step
 
 
 def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, options: PlanOptions | None = None) -> Plan:
@@ -41,7 +42,7 @@ def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, option
     declared = {step.id for step in pipeline.steps} | set(pipeline.hooks)
     return Plan(
         decisions=tuple(decisions[step.id] for step in pipeline.steps),
-        removed=tuple(step for step, item in state.units if item is None and step.split("/", 1)[0] not in declared),
+        removed=tuple(step for step, item in state.units if item is None and top_step(step) not in declared),
         hooks=_hooks(pipeline, state),
         finally_interrupted=finally_was_interrupted(pipeline, state),
     )
@@ -125,7 +126,7 @@ class Planner:
         options = self._options
         for step_id in self._order:
             step = self._steps[step_id]
-            unit = self._state.unit((step_id, self._item))
+            unit = self._state.unit(UnitId(step_id, self._item))
             decisions[step_id] = self._decide(step, unit, decisions, lineage)
             if options.start:
                 forced, new = step_id in self._forced, self._state.seq == 0
@@ -142,7 +143,7 @@ class Planner:
         for step_id in reversed(self._order):
             if step_id in running and not decisions[step_id].unless_same:
                 continue
-            for flaw in self._audit.flaws.get((step_id, self._item), ()):
+            for flaw in self._audit.flaws.get(UnitId(step_id, self._item), ()):
                 if (step_id, flaw.path) in self._needed or not (flaw.temporary or flaw.later):
                     continue
                 if self._matters(step_id, flaw, running):
@@ -170,7 +171,7 @@ class Planner:
     ) -> Decision:
         flaws = tuple(
             flaw
-            for flaw in self._audit.flaws.get((step.id, self._item), ())
+            for flaw in self._audit.flaws.get(UnitId(step.id, self._item), ())
             if (step.id, flaw.path) in self._needed or not (flaw.temporary or flaw.later)
         )
         decision = self._by_record(step, unit, decisions, lineage)
@@ -225,7 +226,7 @@ class Planner:
         ]
         if not waits_for:
             return decision
-        reason = f"{name(waits_for[0].unit)}: {waits_for[0].reason}"
+        reason = f"{waits_for[0].unit}: {waits_for[0].reason}"
         return msgspec.structs.replace(decision, decision="ask", reason=reason, inner=inner)
 
     def _by_nested_units(self, step: Step, unit: UnitState) -> Decision | None:
@@ -243,23 +244,23 @@ class Planner:
         anew = isinstance(step.action, Loop) or unit.attempts == 0
         anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
         kind: DecisionKind = "rerun" if anew and lost[0].decision != "ask" else "continue"
-        return Decision(step=step.id, decision=kind, reason=f"{name(lost[0].unit)}: {lost[0].reason}", inner=nested)
+        return Decision(step=step.id, decision=kind, reason=f"{lost[0].unit}: {lost[0].reason}", inner=nested)
 
-    def _retried(self, step: Step) -> list[Unit]:
+    def _retried(self, step: Step) -> list[UnitId]:
         """Return the dead letters inside a controller that are to be retried."""
         if not self._options.retry:
             return []
         inside = set(self._inside.get(step.id, ()))
-        return sorted((unit for unit in self._options.retry if unit in inside), key=name)
+        return sorted((unit for unit in self._options.retry if unit in inside), key=str)
 
-    def _retrying(self, step: Step, retried: list[Unit], decision: Decision) -> Decision:
+    def _retrying(self, step: Step, retried: list[UnitId], decision: Decision) -> Decision:
         """Return the decision to continue, or to begin a loop anew if a retried item is in a past iteration of it."""
         loops = {unit: loop for unit in retried if (loop := past_loop(self._state, unit)) is not None}
         for unit, loop in loops.items():
             if loop == (step.id, self._item):
-                reason = f"retrying {name(unit)}, of an earlier iteration, restarts the loop"
+                reason = f"retrying {unit}, of an earlier iteration, restarts the loop"
                 return Decision(step=step.id, decision="rerun", reason=reason)
-        anew = sorted({name(loop) for loop in loops.values()})
+        anew = sorted({str(loop) for loop in loops.values()})
         if not anew:
             return decision
         reason = f"{decision.reason}; {_names(anew)} restart{'s' if len(anew) == 1 else ''}"
@@ -295,7 +296,7 @@ class Planner:
 
     def _worked(self, step: Step, unit: UnitState) -> float:
         """Return the seconds of work done; for a top-level step, unfinished items included."""
-        if "/" in step.id or self._item is not None:
+        if not UnitId(step.id, self._item).is_top_level:
             return unit.worked
         self._within = self._within or totals_by_step(self._state, lasting=True)
         return self._within.get(step.id, NOTHING).worked
@@ -313,7 +314,7 @@ class Planner:
             case "pending":
                 return pending(step, unit)
             case "running" | "interrupted":
-                seen = self._options.seen.get((step.id, self._item), unit.progress)
+                seen = self._options.seen.get(UnitId(step.id, self._item), unit.progress)
                 return _interrupted(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
                 reason = "failed, and is no longer allowed to fail" if unit.allowed else inflight.describe_failure(unit)
@@ -343,7 +344,7 @@ class Planner:
                 reason = f"{lost[0].words}{more}, and the step is not idempotent: rerail does not repeat it by itself"
                 return Decision(step=step.id, decision="ask", reason=reason)
             return Decision(step=step.id, decision="rerun", reason=f"{lost[0].words}{more}{why}")
-        now = self._audit.inputs.get((step.id, self._item))
+        now = self._audit.inputs.get(UnitId(step.id, self._item))
         if unit.status != "completed" or now is None:
             return None
         changed = [read.path for read, was in zip(now, unit.inputs, strict=False) if read.sha256 != was.sha256]
@@ -381,10 +382,10 @@ class Planner:
             if (step_id := self._owner(unit)) in decisions and any(covers(path, flaw.path) for flaw in flaws)
         ]
 
-    def _owner(self, unit: Unit) -> str:
+    def _owner(self, unit: UnitId) -> str:
         """Return the step of this group that a unit is an instance of, or is inside of; '' if there is none."""
         inside = next((step for step, units in self._inside.items() if unit in units), "")
-        return inside or (unit[0] if unit[1] == self._item else "")
+        return inside or (unit.step if unit.item == self._item else "")
 
     def _is_restored_as_read(
         self, path: str, unit: UnitState, producers: list[str], decisions: Mapping[str, Decision]
@@ -392,7 +393,7 @@ class Planner:
         """Return whether restoring an input's producer brings back the content that this unit had read."""
         if len(producers) != 1 or not decisions[producers[0]].kept:
             return False
-        of_producer = self._state.unit((producers[0], self._item)).artifacts
+        of_producer = self._state.unit(UnitId(producers[0], self._item)).artifacts
         sealed = next((record.sha256 for record in of_producer if record.path == path), "")
         return bool(sealed) and sealed == next((read.sha256 for read in unit.inputs if read.path == path), "")
 
@@ -471,31 +472,26 @@ def step_index(pipeline: Pipeline) -> StepIndex:
     return {(step.id, depth): step for depth, step in every_step(pipeline)}
 
 
-def step_at(index: StepIndex, unit: Unit) -> Step | None:
+def step_at(index: StepIndex, unit: UnitId) -> Step | None:
     """Return the step that a unit is an instance of; None for an item of several steps, and for a removed step."""
-    return index.get((unit[0], depth_of(unit[1])))
+    return index.get((unit.step, unit.depth))
 
 
-def nested_units(state: RunState, ids: Collection[str], item: str | None) -> dict[str, list[Unit]]:
+def nested_units(state: RunState, ids: Collection[str], item: str | None) -> dict[str, list[UnitId]]:
     """Return the units inside each of these steps of one instance."""
-    found: dict[str, list[Unit]] = {}
+    found: dict[str, list[UnitId]] = {}
     if not ids:
         return found
-    level = next(iter(ids)).count("/") + 1
-    prefix = "" if item is None else item + "::"
+    depth = step_depth(next(iter(ids)))
     for unit in state.units:
-        path, instance = unit
-        parts = path.split("/", level)
-        top = path if len(parts) <= level else "/".join(parts[:level])
-        if top not in ids or (len(parts) <= level and instance == item):
-            continue
-        if instance == item or (instance is not None and instance.startswith(prefix)):
+        top = ancestor_step(unit.step, depth)
+        if top in ids and is_item_within(unit.item, item) and unit != (top, item):
             found.setdefault(top, []).append(unit)
     return found
 
 
 def nested_decisions(
-    units: Iterable[Unit], index: StepIndex, state: RunState, audit: Audit, options: PlanOptions
+    units: Iterable[UnitId], index: StepIndex, state: RunState, audit: Audit, options: PlanOptions
 ) -> tuple[Decision, ...]:
     """Return decisions about the units in doubt and the flaws inside a controller that continues or is kept."""
     decisions: list[Decision] = []
@@ -507,7 +503,7 @@ def nested_decisions(
             decisions.append(
                 _ask(
                     unit,
-                    f"{name(unit)} was interrupted during attempt {state_of_unit.attempts}",
+                    f"{unit} was interrupted during attempt {state_of_unit.attempts}",
                     "its outcome is in doubt",
                 )
             )
@@ -517,18 +513,18 @@ def nested_decisions(
     return tuple(decisions)
 
 
-def _ask(unit: Unit, what: str, why: str) -> Decision:
-    return Decision(step=unit[0], item=unit[1], decision="ask", reason=f"{what} and it is not idempotent: {why}")
+def _ask(unit: UnitId, what: str, why: str) -> Decision:
+    return Decision(step=unit.step, item=unit.item, decision="ask", reason=f"{what} and it is not idempotent: {why}")
 
 
-def _flawed(unit: Unit, step: Step, flaws: tuple[Flaw, ...], options: PlanOptions) -> Decision:
+def _flawed(unit: UnitId, step: Step, flaws: tuple[Flaw, ...], options: PlanOptions) -> Decision:
     lost = [flaw for flaw in flaws if not (flaw.restorable and options.restore)]
     if not lost:
         words = ", ".join(flaw.words for flaw in flaws[:3])
-        return Decision(step=unit[0], item=unit[1], decision="restore", reason=words, flaws=flaws)
+        return Decision(step=unit.step, item=unit.item, decision="restore", reason=words, flaws=flaws)
     if not step.idempotent:
         return _ask(unit, lost[0].words, "rerail does not repeat it by itself")
-    return Decision(step=unit[0], item=unit[1], decision="rerun", reason=lost[0].words, flaws=flaws)
+    return Decision(step=unit.step, item=unit.item, decision="rerun", reason=lost[0].words, flaws=flaws)
 
 
 def describe_progress(unit: UnitState) -> str:

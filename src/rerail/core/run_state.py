@@ -19,8 +19,8 @@ from rerail.core.events import (
 )
 from rerail.core.items import Items
 from rerail.core.model import RunOptions
+from rerail.core.unit_id import UnitId
 
-Unit = tuple[str, str | None]
 UnitStatus = Literal["pending", "running", "completed", "failed", "interrupted", "skipped"]
 RunStatus = Literal["pending", "running", "completed", "failed", "interrupted", "paused"]
 
@@ -88,21 +88,15 @@ class RunState(msgspec.Struct, kw_only=True):
     finished_seq: int = 0  # journal position of the latest recorded end
     error: Failure | None = None
     last_event: str = ""  # tag and unit of the last unit event: `state` in checkpoint.json
-    last_unit: Unit | None = None
-    last_completed: Unit | None = None
-    units: dict[Unit, UnitState] = {}
+    last_unit: UnitId | None = None
+    last_completed: UnitId | None = None
+    units: dict[UnitId, UnitState] = {}
     spent: Metrics = {}  # by all attempts, ever
     active_seconds: float = 0.0  # seconds, in all invocations before this one
     saved_usd: float = 0  # cost of reused work, not spent again in this invocation
     invoked_at: datetime | None = None  # when this invocation began
     inner: dict[str, set[str]] = {}  # instance → steps with a unit in it; derived from `units`
 
-    def unit(self, unit: Unit) -> UnitState:
+    def unit(self, unit: UnitId) -> UnitState:
         """Return the state of a unit, to read; a unit without events is pending."""
         return self.units.get(unit, _UNTOUCHED)
-
-
-def name(unit: Unit) -> str:
-    """Format a unit for people: `step` or `step[item]`."""
-    step, item = unit
-    return step if item is None else f"{step}[{item}]"

@@ -18,6 +18,7 @@ import msgspec
 from rerail.core.expressions import placeholders
 from rerail.core.model import Action, Approve, Loop, Map, Python, Run, Step, Subpipeline, Write
 from rerail.core.run_state import RunState, UnitState
+from rerail.core.unit_id import UnitId, outer_step, step_path
 
 DIGEST_CHARS = 16
 
@@ -174,8 +175,10 @@ def stale_need(
         named = references(step, shared_env)[1]
         if EVERYTHING not in named:
             # Names inside an instance are those of its neighbours; steps outside are its controller's concern.
-            prefix = step.id[: len(step.id) - len(step.local)]
-            changed = (need for need in named if state.unit((prefix + need, item)).changed_seq > unit.started_seq)
+            outer = outer_step(step.id)
+            changed = (
+                need for need in named if state.unit(UnitId(step_path(outer, need), item)).changed_seq > unit.started_seq
+            )
             return next(iter(sorted(changed)), None)
     for need in step.needs:
         if lineage[need] > unit.started_seq:

@@ -17,7 +17,8 @@ from rerail.core import events as ev
 from rerail.core.events import Approval, AttemptProgress, Event, Failure, UnitEvent
 from rerail.core.items import Items
 from rerail.core.money import added
-from rerail.core.run_state import RunState, RunStatus, Unit, UnitState, UnitStatus, name
+from rerail.core.run_state import RunState, RunStatus, UnitState, UnitStatus
+from rerail.core.unit_id import UnitId
 from rerail.errors import IllegalEvent
 
 _STARTABLE: Final = ("pending", "failed", "interrupted")
@@ -121,7 +122,7 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
     Steps recorded as running stay so: the next invocation finds them interrupted, with all that is known of their cost.
     """
     for step in steps:
-        unit = state.units.setdefault((step, None), UnitState())
+        unit = state.units.setdefault(UnitId(step), UnitState())
         if unit.status not in ("completed", "running") and unit.items is None:  # else a unit inside it is in doubt
             unit.status = "interrupted"
             unit.attempts = max(unit.attempts, 1)
@@ -158,7 +159,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     left_running = kind is ev.StepInterrupted and state.status == "interrupted"  # by an invocation that was killed
     if state.status != "running" and kind not in BY_PEOPLE and not left_running:
         raise IllegalEvent(f"{type(event).__name__} cannot happen in a run that is {state.status}")
-    key = (event.step, event.item)
+    key = event.unit
     unit = state.units.get(key)
     before = "pending" if unit is None else unit.status
     if unit is None and event.item is not None and getattr(event, "index", None) is not None:
@@ -166,7 +167,7 @@ def _apply_unit(state: RunState, seq: int, event: UnitEvent) -> None:
     try:
         status = TRANSITIONS[before, kind]
     except KeyError:
-        raise IllegalEvent(f"{type(event).__name__} cannot happen to {name(key)}, which is {before}") from None
+        raise IllegalEvent(f"{type(event).__name__} cannot happen to {key}, which is {before}") from None
     if unit is None:
         unit = UnitState()
     REDUCERS[kind](state, unit, seq, event)
@@ -193,7 +194,7 @@ def _overrule(state: RunState, unit: UnitState, event: UnitEvent) -> None:
     reopened = event.item is not None and kind is not ev.StepInherited
     if (reopened or unit.status not in ("completed", "skipped")) and state.status == "completed":
         state.status = "interrupted"
-        state.reason = f"{name(event.unit)} was {unit.reason}"
+        state.reason = f"{event.unit} was {unit.reason}"
 
 
 def shown_status(state: RunState, *, owner_alive: bool) -> str:
@@ -206,12 +207,10 @@ __all__ = [
     "TRANSITIONS",
     "RunState",
     "RunStatus",
-    "Unit",
     "UnitState",
     "UnitStatus",
     "apply",
     "fold",
-    "name",
     "shown_status",
 ]
 
@@ -239,7 +238,7 @@ def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) 
 
 def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepCompleted) -> None:
     if unit.items is not None and unit.items.is_loop:
-        compaction.end_loop(state, (event.step, event.item), unit)
+        compaction.end_loop(state, event.unit, unit)
     comparable = bool(event.outputs or event.artifacts)
     if not (comparable and unit.changed_seq and same_product(unit, event)):
         unit.changed_seq = seq
@@ -255,7 +254,7 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     unit.approval = None
     _ended(state, unit, event)
     if event.step not in state.hooks:
-        state.last_completed = (event.step, event.item)
+        state.last_completed = event.unit
 
 
 def same_product(unit: UnitState, event: ev.StepCompleted) -> bool:
@@ -283,8 +282,8 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
     unit.retry_in = event.retry_in
     unit.allowed = event.allowed
     _ended(state, unit, event)
-    outermost = event.item is None and "/" not in event.step  # a failure inside is reported by its controller
-    if outermost and event.retry_at is None and not event.allowed and state.error is None:
+    # A failure inside is reported by its controller.
+    if event.unit.is_top_level and event.retry_at is None and not event.allowed and state.error is None:
         state.error = event.error  # the first one: later failures are often its consequences
 
 
@@ -323,8 +322,8 @@ def _answered(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGive
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
     if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
         state.error = None  # it is no longer why the run failed
-    if event.item is not None or "/" in event.step:
-        compaction.reopen_ancestors(state, (event.step, event.item), unit.reason)
+    if not event.unit.is_top_level:
+        compaction.reopen_ancestors(state, event.unit, unit.reason)
 
 
 def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
@@ -350,7 +349,7 @@ def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped)
 
 def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInvalidated) -> None:
     if unit.items is not None and not event.reopened:
-        compaction.discard(state, (event.step, event.item), unit)
+        compaction.discard(state, event.unit, unit)
     if event.index is not None:
         unit.index = event.index
     unit.failures = 0
@@ -372,7 +371,7 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.reason = f"marked {event.status} by {event.by}"
     unit.error = None
     unit.finished_at = event.at
-    if event.item is not None or "/" in event.step:
+    if not event.unit.is_top_level:
         # The controllers around a failed unit have failed with it: a resume retries them.
         compaction.reopen_ancestors(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
     if event.status != "completed":
@@ -387,18 +386,18 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
         unit.inputs = event.inputs
         unit.fingerprint = ""
         unit.completions += 1
-        state.last_completed = (event.step, event.item)
+        state.last_completed = event.unit
 
 
 def _listed(state: RunState, unit: UnitState, _seq: int, event: ev.ItemsListed) -> None:
-    compaction.listed(state, (event.step, event.item), unit, event)
+    compaction.listed(state, event.unit, unit, event)
 
 
 def _dropped(state: RunState, unit: UnitState, _seq: int, event: ev.ItemDropped) -> None:
     compaction.discard_inside(state, event.unit, unit)  # nothing of it runs again, so none of its files is checked
     unit.artifacts, unit.inputs = (), ()
     unit.reason = f"dropped from the dead letter queue by {event.by}"
-    compaction.reopen_ancestors(state, (event.step, event.item), unit.reason)
+    compaction.reopen_ancestors(state, event.unit, unit.reason)
     unit.finished_at = event.at
 
 
@@ -406,8 +405,8 @@ def _edited(state: RunState, unit: UnitState, _seq: int, event: ev.ItemEdited) -
     compaction.discard_inside(state, event.unit, unit)
     unit.failures = 0
     unit.reason = f"edited by {event.by}"
-    compaction.new_generation(state, (event.step, event.item), unit)  # another item: its work is new
-    compaction.reopen_ancestors(state, (event.step, event.item), unit.reason)
+    compaction.new_generation(state, event.unit, unit)  # another item: its work is new
+    compaction.reopen_ancestors(state, event.unit, unit.reason)
 
 
 def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsRestored) -> None:
@@ -432,7 +431,7 @@ def _inherited(state: RunState, unit: UnitState, seq: int, event: ev.StepInherit
         unit.completions = 1
         unit.outputs = event.outputs
         unit.artifacts = event.artifacts
-        state.last_completed = (event.step, event.item)
+        state.last_completed = event.unit
 
 
 REDUCERS: Final[Mapping[type, Any]] = {

@@ -10,7 +10,7 @@ from rerail.core.dead_letters import dead_letters
 from rerail.core.events import Failure, PauseCause
 from rerail.core.model import RunHeader
 from rerail.core.money import COST, plus, total
-from rerail.core.state import RunState, name
+from rerail.core.state import RunState
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -78,7 +78,7 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         duration_seconds=spent,
         resumable=state.status != "completed",
         pipeline_type=header.pipeline_type,
-        last_completed_step=name(state.last_completed) if state.last_completed else None,
+        last_completed_step=str(state.last_completed) if state.last_completed else None,
         total_tokens=total_tokens(state),
         error=state.error,
         items_done=sum(items.closed for items in maps),

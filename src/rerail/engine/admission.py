@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 import msgspec
 
 from rerail.core.events import PauseCause
-from rerail.core.items import is_inside
 from rerail.core.model import Approve
 from rerail.core.money import amount
 from rerail.core.retry import RetryDecision, remaining
-from rerail.core.state import Unit, UnitState, name
+from rerail.core.state import UnitState
+from rerail.core.unit_id import UnitId, is_step_within, step_depth
 from rerail.engine.approvals import Approvals
 from rerail.engine.budgets import StepBudgets
 from rerail.engine.frame import Frame
@@ -38,17 +38,17 @@ class _AllBut:
         self._step = step
 
     def __contains__(self, step: object) -> bool:
-        return step != self._step and not str(step).startswith(self._step + "/")
+        return not is_step_within(str(step), self._step)
 
 
 def _begins_an_item(task: Task) -> bool:
     """Return whether every item of an outermost map begins with this step alone: if it is blocked, all items are."""
-    if "::" in (task.unit[1] or ""):
+    if task.unit.depth > 1:
         return False
     if not isinstance(task.parent, Frame):
         return True
     beginnings = [step for step in task.parent.body.steps if not step.needs]
-    return beginnings == [task.step] and task.step.id.count("/") == 1
+    return beginnings == [task.step] and step_depth(task.step.id) == 1
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Admission:
         approvals.on_answer = self._unblock_answered
         self._throttles: dict[str, Throttle] = {}
         self._queues: dict[str, list[Task]] = {}  # tasks whose throttle is open, and full
-        self._blocked: dict[Unit, tuple[Task, Blocked]] = {}
+        self._blocked: dict[UnitId, tuple[Task, Blocked]] = {}
         self._stopped: set[str] = set()  # steps whose attempts are stopped because their budget is spent
         self._wait = spec.execute.wait
         self._executor = tools.executor
@@ -116,7 +116,7 @@ class Admission:
         """Return whether a task may not start now. If so, it comes back by itself, or the run is going to pause."""
         if isinstance(task.step.action, Approve) and not self._approvals.is_answered(task):
             self._approvals.questions[task.unit] = task
-            self._block(task, Blocked(cause="approval", why=f"{name(task.unit)} waits for approval", alone=True))
+            self._block(task, Blocked(cause="approval", why=f"{task.unit} waits for approval", alone=True))
             return True
         exceeded = self.budgets.exceeded(task.unit)
         if exceeded:
@@ -130,7 +130,7 @@ class Admission:
         if now < throttle.opens:
             longest = float("inf") if self._wait == "yes" else task.step.rate_limit.pause_after
             if throttle.opens - now > longest:
-                alone = task.unit[1] is not None and not _begins_an_item(task)
+                alone = task.unit.item is not None and not _begins_an_item(task)
                 why = f"{throttle.name} of {task.step.id}"
                 self._block(task, Blocked(cause="quota", why=why, until=throttle.opens_at, alone=alone))
             else:
@@ -153,13 +153,13 @@ class Admission:
         if blocked.alone:
             task.parent.block(task)
 
-    def _unblock(self, unit: Unit) -> Task:
+    def _unblock(self, unit: UnitId) -> Task:
         task, blocked = self._blocked.pop(unit)
         if blocked.alone:
             task.parent.unblock(task)
         return task
 
-    def _unblock_answered(self, unit: Unit) -> None:
+    def _unblock_answered(self, unit: UnitId) -> None:
         if unit in self._blocked:
             self._approvals.questions.pop(unit, None)  # its budget may block it, not its question
             self._queue.push_front(self._unblock(unit))
@@ -205,7 +205,7 @@ class Admission:
 
     def was_overspent(self, task: Task) -> bool:
         """Return whether an attempt was stopped because its own budget is spent: then it is blocked, not lost."""
-        return any(task.step.id == step or task.step.id.startswith(step + "/") for step in self._stopped)
+        return any(is_step_within(task.step.id, step) for step in self._stopped)
 
     def _stop(self, step: str) -> None:
         self._stopped.add(step)
@@ -238,10 +238,10 @@ class Admission:
             self._queue.push(self._unblock(unit))
         return bool(due)
 
-    def forget_inside(self, controller: Unit) -> None:
+    def forget_inside(self, controller: UnitId) -> None:
         """Drop the blocked tasks inside a controller that has ended."""
         if self._blocked:
-            self.keep(lambda task: task.unit == controller or not is_inside(task.unit, controller))
+            self.keep(lambda task: task.unit == controller or not task.unit.is_within(controller))
 
     def keep(self, wanted: Callable[[Task], bool]) -> None:
         """Drop all blocked tasks but the wanted ones."""
@@ -266,8 +266,8 @@ class Admission:
             cause=cause,
             why="; ".join(reasons[:MAX_NAMED]) + more,
             until=min(times, default=None),
-            waiting=tuple(map(name, self._approvals.questions)),
-            hooks=tuple(name(unit) for unit in self._blocked if unit[0] in hooks),
+            waiting=tuple(map(str, self._approvals.questions)),
+            hooks=tuple(str(unit) for unit in self._blocked if unit.step in hooks),
         )
 
     def next_quota(self) -> Blocked | None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from rerail.core import events as ev
 from rerail.core.expressions.language import ExpressionError, render_value
 from rerail.core.model import Approve
-from rerail.core.state import Unit, UnitState, name
+from rerail.core.state import UnitState
+from rerail.core.unit_id import UnitId
 from rerail.engine.frame import Frame
 from rerail.engine.ready_queue import Task
 from rerail.engine.recorder import Recorder
@@ -35,10 +36,10 @@ class Approvals:
         self, spec: RunSpec, tools: Toolbox, recorder: Recorder, recovery: Recovery, scopes: ScopeBuilder
     ) -> None:
         self.any = spec.pipeline.has_approvals
-        self.questions: dict[Unit, Task] = {}  # blocked tasks without an answer
-        self.on_answer: Callable[[Unit], None] = lambda _unit: None
-        self._rejected: dict[Unit, Task] = {}  # steps of the pipeline itself, whose rejection can be taken back
-        self._reopened: list[Unit] = []  # failed units with a new answer, left to the next invocation
+        self.questions: dict[UnitId, Task] = {}  # blocked tasks without an answer
+        self.on_answer: Callable[[UnitId], None] = lambda _unit: None
+        self._rejected: dict[UnitId, Task] = {}  # steps of the pipeline itself, whose rejection can be taken back
+        self._reopened: list[UnitId] = []  # failed units with a new answer, left to the next invocation
         self._mask = spec.mask
         self._messages = tools.letters
         self._signals = tools.signals
@@ -56,7 +57,7 @@ class Approvals:
     @property
     def reopened(self) -> list[str]:
         """Names of the failed units whose new answer the next invocation acts on."""
-        return [name(unit) for unit in self._reopened if self._state.unit(unit).approval is not None]
+        return [str(unit) for unit in self._reopened if self._state.unit(unit).approval is not None]
 
     def is_answered(self, task: Task) -> bool:
         """Return whether the question of a task has an answer, given since the step it asks about last changed."""
@@ -64,7 +65,7 @@ class Approvals:
         approval = self._state.unit(task.unit).approval
         if approval is None:
             return False
-        needs = [self._state.unit((need, task.unit[1])) for need in task.step.needs]
+        needs = [self._state.unit(UnitId(need, task.unit.item)) for need in task.step.needs]
         if any(need.changed_seq > approval.seq and need.completions > 1 for need in needs):
             self._recovery.invalidate(task.unit, "its inputs changed since the answer")
             return False
@@ -94,9 +95,7 @@ class Approvals:
                 taken = True
             elif record.approval is None or approval.at > record.approval.at:
                 late = "approval" if approval.approved else "rejection"
-                self._recorder.warn(
-                    f"{name(approval.unit)}: the {late} by {approval.by} came too late: it is {record.status}"
-                )
+                self._recorder.warn(f"{approval.unit}: the {late} by {approval.by} came too late: it is {record.status}")
         return taken
 
     def prompt(self, ask: Ask, is_urgent: Callable[[], bool]) -> bool:
@@ -111,7 +110,7 @@ class Approvals:
         for task in list(self.questions.values()):
             if interrupted or task.unit not in self.questions:
                 continue
-            answer = ask(name(task.unit), self._question(task), is_over)
+            answer = ask(str(task.unit), self._question(task), is_over)
             if answer.approved is None:
                 continue
             answered = True
@@ -132,7 +131,7 @@ class Approvals:
         self._recorder.stage(approval)
         self.on_answer(approval.unit)
 
-    def _reopen(self, unit: Unit) -> None:
+    def _reopen(self, unit: UnitId) -> None:
         task = self._rejected.pop(unit, None)
         if task is None or not (isinstance(task.parent, Frame) and task.parent.reopen(task)):
             self._reopened.append(unit)  # it does not run in this invocation, unless what is around it goes on

@@ -10,7 +10,7 @@ from rerail.core import money
 from rerail.core.events import BudgetKind, Metrics, PauseCause
 from rerail.core.model import Budget, Map, Pipeline, RunOptions, Subpipeline, every_step
 from rerail.core.money import Spent
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId, ancestor_item, steps_around
 from rerail.engine.ready_queue import RunningTasks
 from rerail.engine.recorder import Recorder
 from rerail.engine.spec import RunSpec
@@ -86,7 +86,7 @@ def budget_of(declared: Budget | None, options: RunOptions) -> Budget | None:
     return msgspec.structs.replace(declared or Budget(), cost_usd=options.budget_usd)
 
 
-Scope = tuple[str, str | None]  # a step, and of a map the item
+Scope = UnitId  # a step, a map item, or a step in one instance of what is around it
 
 
 class Exceeded(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,15 +127,15 @@ class StepBudgets:
             self._count(unit, _spent(record.metrics, record.worked))
         self._checked = dict(self._spent)
 
-    def exceeded(self, unit: Unit) -> Exceeded:
+    def exceeded(self, unit: UnitId) -> Exceeded:
         """Return the budget that forbids to spend more on a unit, if one does."""
         for scope, budget in self._scopes(unit) if self.any else ():
-            why = money.exhausted(budget, self._by_now(scope), of=_name(scope))
+            why = money.exhausted(budget, self._by_now(scope), of=f" of {scope}")
             if why:
-                return Exceeded(why=why, of_item=scope[1] is not None)
+                return Exceeded(why=why, of_item=scope.item is not None)
         return _NOTHING
 
-    def charge(self, unit: Unit, metrics: Metrics, seconds: float) -> list[str]:
+    def charge(self, unit: UnitId, metrics: Metrics, seconds: float) -> list[str]:
         """Count the cost of an attempt; return the steps to stop: their budget is spent and says `on_exceed: stop`."""
         if not self.any:
             return []
@@ -153,15 +153,15 @@ class StepBudgets:
         for scope, budget in scopes:
             before, now = self._checked.get(scope, Spent()), self._by_now(scope)
             amounts[scope] = now
-            percents = money.WARNING_PERCENTS if scope[1] is None else money.WARNING_PERCENTS[:1]  # items are many
-            warning = money.warning(budget, before, now, of=_name(scope), percents=percents)
+            percents = money.WARNING_PERCENTS if scope.item is None else money.WARNING_PERCENTS[:1]  # items are many
+            warning = money.warning(budget, before, now, of=f" of {scope}", percents=percents)
             if warning:
                 self._recorder.warn(warning)
-            spent = money.exhausted(budget, now, of=_name(scope)) if scope[1] is None else ""
+            spent = money.exhausted(budget, now, of=f" of {scope}") if scope.item is None else ""
             if spent and not money.exhausted(budget, before):
                 self._recorder.warn(spent)
             if spent and budget.on_exceed == "stop":
-                stopped.append(scope[0])
+                stopped.append(scope.step)
         self._checked |= amounts  # at last: there may be two budgets of one
         return stopped
 
@@ -174,27 +174,18 @@ class StepBudgets:
                 spent = spent.plus(_spent(seen.metrics, seen.elapsed))
         return spent
 
-    def _count(self, unit: Unit, used: Spent) -> None:
+    def _count(self, unit: UnitId, used: Spent) -> None:
         for scope in {scope for scope, _ in self._scopes(unit)}:  # there may be two budgets of one
             self._spent[scope] = self._spent.get(scope, Spent()).plus(used)
 
-    def _scopes(self, unit: Unit) -> list[tuple[Scope, Budget]]:
+    def _scopes(self, unit: UnitId) -> list[tuple[Scope, Budget]]:
         """Return the budgets that a unit draws on: its own, and those of everything around it."""
-        step, item = unit
-        names = item.split("::") if item is not None else []
-        parts = step.split("/")
-        paths = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
         return [
-            ((path, "::".join(names[:depth]) or None), budget)
-            for path in paths
-            for depth, budget in self._budgets.get(path, ())
-            if len(names) >= depth
+            (Scope(step, ancestor_item(unit.item, depth)), budget)
+            for step in reversed((unit.step, *steps_around(unit.step)))
+            for depth, budget in self._budgets.get(step, ())
+            if unit.depth >= depth
         ]
-
-
-def _name(scope: Scope) -> str:
-    step, item = scope
-    return f" of {step}" if item is None else f" of {step}[{item}]"
 
 
 def _spent(metrics: Metrics, seconds: float) -> Spent:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from rerail.core.expressions.language import ExpressionError
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 from rerail.engine.launch import directory_of
 from rerail.engine.ready_queue import ReadyQueue, Task
 from rerail.engine.scopes import ScopeBuilder
@@ -28,7 +28,7 @@ class Commits:
         self._tools = tools
         self._queue = queue
         self._scopes = scopes
-        self._trees: dict[Unit, str] = {}  # by running unit
+        self._trees: dict[UnitId, str] = {}  # by running unit
         self._queues: dict[str, deque[Task]] = {}  # by work tree: tasks that wait for it
 
     def _directory(self, task: Task) -> str:
@@ -52,7 +52,7 @@ class Commits:
         """Drop all waiting tasks but the wanted ones."""
         self._queues = {tree: deque(filter(wanted, queue)) for tree, queue in self._queues.items()}
 
-    def release(self, unit: Unit) -> None:
+    def release(self, unit: UnitId) -> None:
         """Release the work tree of a unit that is done, retries included, to the next task."""
         tree = self._trees.pop(unit, "")
         queue = self._queues.get(tree)

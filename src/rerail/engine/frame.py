@@ -14,7 +14,8 @@ from rerail.core.expressions.render import NOTHING
 from rerail.core.graph import Ancestors, Frontier, dependants
 from rerail.core.model import Step
 from rerail.core.staleness import stale_need, upstream_seq
-from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.engine.ready_queue import ReadyQueue, Task
 
 
@@ -60,7 +61,7 @@ class Frame:
         self.previous: str | None = None  # in a loop: the previous iteration
         self.counted = True
         self.failed: set[str] = set()  # steps that failed permanently and were not allowed to
-        self.first_failure: Unit | None = None
+        self.first_failure: UnitId | None = None
         self._queue = queue
         self._wanted: set[str] | None = None  # None: all
         self._frontier = Frontier(body.needs, body.edges)
@@ -80,20 +81,20 @@ class Frame:
         self._wanted = {until, *Ancestors(self.body.needs).of(until)}
 
     def task(self, step_id: str) -> Task:
-        return Task(self.body.by_id[step_id], (step_id, self.item), self, controls=step_id in self.body.controllers)
+        return Task(self.body.by_id[step_id], UnitId(step_id, self.item), self, controls=step_id in self.body.controllers)
 
     # Names
 
     def names(self, task: Task | None = None) -> Mapping[str, Any]:  # noqa: ARG002 - all of a frame share them
         return self.values
 
-    def lookup(self, name: str, state: RunState) -> Unit:
+    def lookup(self, name: str, state: RunState) -> UnitId:
         path = self.body.paths.get(name)
         if path is None:
-            return self.parent.lookup(name, state) if self.parent is not None else (name, self.item)
-        unit = (path, self.item)
+            return self.parent.lookup(name, state) if self.parent is not None else UnitId(name, self.item)
+        unit = UnitId(path, self.item)
         if self.previous is not None and state.unit(unit).status not in ("completed", "failed", "skipped"):
-            return (path, self.previous)
+            return UnitId(path, self.previous)
         return unit
 
     def allows_failure(self, task: Task) -> bool:
@@ -123,7 +124,7 @@ class Frame:
     def doubt(self, step_id: str, of: Sequence[str] = ()) -> None:
         """Block a step in doubt, itself or `of` units inside it, until a person decides: the frame is not done before."""
         self._blocked.add(step_id)
-        self._queue.in_doubt += of or [name((step_id, self.item))]
+        self._queue.in_doubt += of or [str(UnitId(step_id, self.item))]
         self.active += 1
 
     def block(self, task: Task) -> None:

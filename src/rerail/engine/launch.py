@@ -15,10 +15,10 @@ from rerail.core.events import Approval, Failure
 from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.expressions.render import Rendered, command_of, directory, mentioned, rendered, shell
-from rerail.core.items import around
 from rerail.core.model import Approve, Call, Run, Step
 from rerail.core.retry import FailureFacts, patterns
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.engine.ready_queue import Task
 from rerail.engine.scopes import ScopeBuilder
 from rerail.engine.spec import Find, RunSpec, Toolbox, attempt_name
@@ -85,9 +85,9 @@ def _key(spec: RunSpec, task: Task, state: RunState) -> str:
     return "/".join([*parts, str(completions)] if completions else parts)
 
 
-def _generation(unit: Unit, state: RunState) -> int:
+def _generation(unit: UnitId, state: RunState) -> int:
     """Return how often a list, an item or a pipeline around a unit was replaced or discarded."""
-    outers = (state.units[outer] for outer in set(around(unit)) if outer in state.units)
+    outers = (state.units[outer] for outer in (unit, *unit.ancestors()) if outer in state.units)
     return sum(record.generation for record in outers if record.index is not None or is_pipeline(record))
 
 
@@ -136,14 +136,14 @@ def failure_of(spec: RunSpec, task: Task, outcome: Outcome, state: RunState, vie
         "env": {**task.parent.env.values, **declared_env(spec, task)},
         **task.parent.names(task),
     }
-    outputs = {need: unit.outputs for need in step.needs if (unit := state.unit((need, task.parent.item))).outputs}
+    outputs = {need: unit.outputs for need in step.needs if (unit := state.unit(UnitId(need, task.parent.item))).outputs}
     if outputs:
         variables["outputs"] = outputs
     return Failure(
         type=outcome.type,
         message=outcome.message[:MAX_MESSAGE],
         step=step.id,
-        item=outcome.unit[1],
+        item=outcome.unit.item,
         at=at,
         command=_command(spec, task, view),
         exit_code=outcome.exit_code,
@@ -155,12 +155,12 @@ def failure_of(spec: RunSpec, task: Task, outcome: Outcome, state: RunState, vie
     )
 
 
-def unstartable(unit: Unit, kind: str, message: str) -> Outcome:
+def unstartable(unit: UnitId, kind: str, message: str) -> Outcome:
     """Return the outcome of an attempt that was never launched."""
     return Outcome(unit=unit, status="failed", duration=0.0, type=kind, message=message, retryable=False)
 
 
-def approval_outcome(unit: Unit, approval: Approval | None) -> Outcome:
+def approval_outcome(unit: UnitId, approval: Approval | None) -> Outcome:
     """Return the outcome of an `approve` step: the answer of a person."""
     assert approval is not None  # admission blocks the step until there is one
     said = {"approved": approval.approved, "by": approval.by, "at": approval.at.isoformat(), "reason": approval.reason}

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from rerail.core.expressions.render import Inherited
 from rerail.core.model import Step
-from rerail.core.state import RunState, Unit, UnitState
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 
 
 class TaskParent(Protocol):
@@ -26,7 +27,7 @@ class TaskParent(Protocol):
     def names(self, task: Task) -> Mapping[str, Any]:
         """Return the values of `item`, `loop` and `params` where they differ from the run's."""
 
-    def lookup(self, name: str, state: RunState) -> Unit:
+    def lookup(self, name: str, state: RunState) -> UnitId:
         """Return the unit that a name under `steps` refers to."""
 
     def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:
@@ -60,7 +61,7 @@ class Task:
     __slots__ = ("controls", "index", "parent", "step", "unit")
 
     def __init__(
-        self, step: Step, unit: Unit, parent: TaskParent, index: int | None = None, *, controls: bool = False
+        self, step: Step, unit: UnitId, parent: TaskParent, index: int | None = None, *, controls: bool = False
     ) -> None:
         self.step = step
         self.unit = unit
@@ -150,10 +151,10 @@ class RunningTasks:
 
     def __init__(self) -> None:
         self.counted = 0  # tasks that count against the parallelism of the run
-        self._tasks: dict[Unit, RunningTask] = {}
-        self._charged: list[Unit] = []
+        self._tasks: dict[UnitId, RunningTask] = {}
+        self._charged: list[UnitId] = []
 
-    def __iter__(self) -> Iterator[Unit]:
+    def __iter__(self) -> Iterator[UnitId]:
         return iter(self._tasks)
 
     def __bool__(self) -> bool:
@@ -162,7 +163,7 @@ class RunningTasks:
     def values(self) -> Iterator[RunningTask]:
         return iter(self._tasks.values())
 
-    def attempt(self, unit: Unit) -> int:
+    def attempt(self, unit: UnitId) -> int:
         """Return the number of the attempt of a unit in flight."""
         return self._tasks[unit].attempt
 
@@ -171,7 +172,7 @@ class RunningTasks:
         if task.parent.counted and not task.controls:
             self.counted += 1
 
-    def remove(self, unit: Unit) -> RunningTask:
+    def remove(self, unit: UnitId) -> RunningTask:
         running = self._tasks.pop(unit)
         if running.task.parent.counted and not running.task.controls:
             self.counted -= 1
@@ -184,10 +185,10 @@ class RunningTasks:
             for running in self._tasks.values()
         )
 
-    def charge(self, controller: Unit) -> None:
+    def charge(self, controller: UnitId) -> None:
         """Remember a controller whose own command has a cost that is recorded only when the controller ends."""
         self._charged.append(controller)
 
-    def spenders(self) -> tuple[Unit, ...]:
+    def spenders(self) -> tuple[UnitId, ...]:
         """Return the units with costs that are not recorded yet."""
         return (*self._tasks, *self._charged)

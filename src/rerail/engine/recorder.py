@@ -12,7 +12,7 @@ from rerail.core.checkpoint import Reason, checkpoint_of, outline_of
 from rerail.core.events import Event, StepCompleted, StepFailed, StepProgressed
 from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader
-from rerail.core.state import RunState, apply, name
+from rerail.core.state import RunState, apply
 from rerail.errors import StateUnwritable
 from rerail.ports import Clock, Reporter, RunWriter
 
@@ -67,9 +67,9 @@ class Recorder:
         masked = mask.struct(event)
         if isinstance(event, StepCompleted) and isinstance(masked, StepCompleted) and masked is not event:
             if masked.outputs != event.outputs:
-                self.warn(f"{name(event.unit)}: its outputs held a secret, which is masked")
+                self.warn(f"{event.unit}: its outputs held a secret, which is masked")
             if len(masked.metrics) < len(event.metrics):
-                self.warn(f"{name(event.unit)}: a metric held a secret and is not counted")
+                self.warn(f"{event.unit}: a metric held a secret and is not counted")
         return masked
 
     def flush(self) -> None:

@@ -10,12 +10,12 @@ from rerail.core.compaction import closed_iteration, past_loop
 from rerail.core.graph import topological
 from rerail.core.hooks import in_doubt, pending_cleanup
 from rerail.core.inflight import interrupted_event, last_seen
-from rerail.core.items import around, is_inside, parent_of
 from rerail.core.model import Step
 from rerail.core.plan import Decision, PlanOptions
 from rerail.core.planner import StepGroup, StepIndex, decide_steps, has_failed, step_at, step_index
 from rerail.core.retry import remaining
-from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.engine.frame import Frame
 from rerail.engine.ready_queue import ReadyQueue, Task
 from rerail.engine.recorder import Recorder
@@ -32,7 +32,7 @@ class Recovery:
         self._queue = queue
         self._clock = clock
         self._index: StepIndex | None = None  # built on demand
-        self._had_failed: frozenset[Unit] = frozenset()
+        self._had_failed: frozenset[UnitId] = frozenset()
 
     def apply_plan(self, root: Frame) -> None:
         """Settle, reopen or queue the steps of the pipeline itself as the plan says."""
@@ -48,7 +48,7 @@ class Recovery:
     def open(self, frame: Frame) -> None:
         """Open a frame inside a controller: a new one, or one that was interrupted anywhere."""
         state = self._recorder.state
-        if not any(state.units.get((step.id, frame.item)) for step in frame.body.steps):
+        if not any(state.units.get(UnitId(step.id, frame.item)) for step in frame.body.steps):
             frame.begin_new()
             return
         planned = StepGroup(steps=frame.body.steps, env=frame.body.env, index=self._steps(), item=frame.item)
@@ -60,7 +60,7 @@ class Recovery:
             self._index = step_index(self._spec.pipeline)
         return self._index
 
-    def _failed_controllers(self) -> Iterator[Unit]:
+    def _failed_controllers(self) -> Iterator[UnitId]:
         """Return the controllers that have failed, recorded or not.
 
         An item that runs again because its files are lost hides a failure that is not recorded.
@@ -90,7 +90,7 @@ class Recovery:
             self._settle(frame, frame.body.by_id[step_id], decisions[step_id])
 
     def _settle(self, frame: Frame, step: Step, decision: Decision) -> None:
-        unit = (step.id, frame.item)
+        unit = UnitId(step.id, frame.item)
         record = self._recorder.state.unit(unit)
         reused = decision.kept
         if reused:
@@ -117,15 +117,15 @@ class Recovery:
             # on it. It counts as settled, so its frame has to be told that it runs again all the same.
             frame.require(step.id, decision.reason)
 
-    def _go_on(self, unit: Unit, decision: Decision) -> None:
+    def _go_on(self, unit: UnitId, decision: Decision) -> None:
         """Reopen the units inside a controller that run again, and everything around them."""
         state = self._recorder.state
         again = [inner.unit for inner in decision.inner if inner.decision == "rerun"]
-        again += [letter for letter in self._spec.execute.retry if letter in state.units and is_inside(letter, unit)]
+        again += [letter for letter in self._spec.execute.retry if letter in state.units and letter.is_within(unit)]
         for inner in again:
             if inner in state.units and state.units[inner].status in ("completed", "failed"):
                 self.invalidate(inner, decision.reason, reopened=True)
-            outers = [outer for outer in dict.fromkeys(around(inner)) if outer != inner]
+            outers = list(inner.ancestors())
             loop = past_loop(state, inner)
             if loop is not None:
                 self.invalidate(loop, decision.reason)  # later iterations depend on it
@@ -172,7 +172,7 @@ class Recovery:
 
     def invalidate(
         self,
-        unit: Unit,
+        unit: UnitId,
         reason: str,
         quarantined: dict[str, str] | None = None,
         *,
@@ -183,8 +183,8 @@ class Recovery:
         self._recorder.stage(
             ev.StepInvalidated(
                 at=self._clock.now(),
-                step=unit[0],
-                item=unit[1],
+                step=unit.step,
+                item=unit.item,
                 reason=reason,
                 quarantined=quarantined or {},
                 index=self._recorder.state.unit(unit).index if index is None else index,
@@ -199,14 +199,14 @@ class Recovery:
             if record.status not in ("pending", "running") and record.retry_at is None:
                 self.invalidate(hook.unit, "hooks run again")
 
-    def reopen_failed(self, unit: Unit) -> None:
+    def reopen_failed(self, unit: UnitId) -> None:
         """Reopen a failed controller with its failed items, or those of them that are to be retried."""
         state = self._recorder.state
         self._reopen_dead(unit)
         if state.unit(unit).status == "failed" and state.unit(unit).retry_at is None:
             self.invalidate(unit, "failed before", reopened=True)
 
-    def _reopen_dead(self, unit: Unit) -> None:
+    def _reopen_dead(self, unit: UnitId) -> None:
         """Reopen the items of a map that failed permanently, or those of them that are to be retried."""
         for dead in list(dead_items(self._recorder.state, unit)):
             if not self._spec.execute.retry or dead in self._spec.execute.retry:
@@ -215,13 +215,12 @@ class Recovery:
 
 def _in_doubt_inside(decision: Decision) -> list[str]:
     """Return the units in doubt inside a controller."""
-    return [name(one.unit) for one in decision.inner if one.decision == "ask"]
+    return [str(one.unit) for one in decision.inner if one.decision == "ask"]
 
 
-def dead_items(state: RunState, controller: Unit) -> Iterator[Unit]:
+def dead_items(state: RunState, controller: UnitId) -> Iterator[UnitId]:
     """Return the items of a map that failed permanently."""
-    step, item = controller
     for unit, record in state.units.items():
-        mine = unit[0] == step and unit[1] is not None and record.index is not None and parent_of(unit[1]) == item
+        mine = record.index is not None and unit.is_item_of(controller)
         if mine and record.status == "failed" and record.retry_at is None and not record.allowed:
             yield unit

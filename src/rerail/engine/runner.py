@@ -15,7 +15,8 @@ from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.hooks import PendingHooks, hook_ids, pending_finally
 from rerail.core.model import Loop, Subpipeline
 from rerail.core.planner import has_failed
-from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.engine.admission import Admission
 from rerail.engine.approvals import Approvals
 from rerail.engine.budgets import RunBudget
@@ -76,7 +77,7 @@ class Runner:
         self._files = StepFiles(tools.worker, spec.superseded, self._shutdown.stop_unwritable)
         self._launcher = Launcher(spec, tools, self.state, self.scopes, self._files)
         self._commits = Commits(spec, tools, self.queue, self.scopes)
-        self._controllers: dict[Unit, Controller] = {}  # open ones
+        self._controllers: dict[UnitId, Controller] = {}  # open ones
         self._when_durable: dict[Controller, None] = {}  # controllers that go on once everything staged is durable
         self._finished: list[tuple[Task, Outcome]] = []  # controllers that ended, and are not recorded yet
         self._bodies: dict[int, Body] = {}
@@ -213,7 +214,7 @@ class Runner:
         return self.running.counted + waiting < self.spec.options.parallel
 
     def _is_hook(self, task: Task) -> bool:
-        return task.unit[0] in self._hooks
+        return task.unit.step in self._hooks
 
     def _must_rerun(self, task: Task, unit: UnitState) -> bool:
         """Re-check a settled step after its dependencies ran; return False if it is reused, or still being checked."""
@@ -228,7 +229,7 @@ class Runner:
                 self.recovery.invalidate(task.unit, why or f"{lost} while others ran", quarantined)
             return quarantined is not None
         if lost is not None:
-            self.recorder.warn(f"{name(task.unit)}: unchanged: its inputs are the same")
+            self.recorder.warn(f"{task.unit}: unchanged: its inputs are the same")
             self._files.forget(task)
             task.parent.settle(task, unit)
             task.parent.leave(task)
@@ -284,7 +285,7 @@ class Runner:
 
     def _definition(self, task: Task) -> str:
         """Return the fingerprint that a start records."""
-        if task.unit[1] is not None:
+        if task.unit.item is not None:
             return ""
         unit = self.state.unit(task.unit)
         if unit.items is not None and self.spec.execute.changes == "keep" and unit.fingerprint:
@@ -373,7 +374,7 @@ class Runner:
             sealed, attempt, _ = self.running.remove(check.unit)
             outcome = self._files.sealed(check)
             for warning in check.warnings:
-                self.recorder.warn(f"{name(check.unit)}: {warning}")
+                self.recorder.warn(f"{check.unit}: {warning}")
             self._record_end(sealed, attempt, outcome, check.artifacts)
         for line in self._files.slow(self.clock.monotonic()):
             self.recorder.warn(line)
@@ -392,7 +393,7 @@ class Runner:
                     quarantined=check.quarantined,
                 )
             )
-            self.recorder.warn(f"{name(task.unit)}: restored {', '.join(check.found)}, which another step had damaged")
+            self.recorder.warn(f"{task.unit}: restored {', '.join(check.found)}, which another step had damaged")
         if not check.given_up:
             self.queue.push_front(task)
 
@@ -400,7 +401,7 @@ class Runner:
         """Record the end of an attempt, once its commit is proved and its artifacts are sealed."""
         step = task.step
         for warning in outcome.warnings:
-            self.recorder.warn(f"{name(task.unit)}: {warning}")
+            self.recorder.warn(f"{task.unit}: {warning}")
         if outcome.status == "ok" and step.commit_required:
             outcome = self._commits.prove(task, outcome, self.state.unit(outcome.unit).head)
         if outcome.status == "ok" and step.artifacts:

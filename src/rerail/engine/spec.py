@@ -17,7 +17,7 @@ from rerail.core.masking import Mask
 from rerail.core.model import Pipeline, RunHeader, RunOptions, Source, Step
 from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.staleness import fingerprint
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 from rerail.core.values import Progress, Usage
 from rerail.engine.signals import Signals
 from rerail.errors import StateUnwritable
@@ -41,14 +41,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 Ask = Callable[[str, str, Callable[[], bool]], Answer]
 
 
-def unit_name(unit: Unit) -> str:
+def unit_name(unit: UnitId) -> str:
     """Return the file name of a unit, for items with any characters."""
     step, item = unit
     path = step.replace("/", "~")
     return path if item is None else f"{path}.{hashlib.sha256(item.encode()).hexdigest()[:16]}"
 
 
-def attempt_name(unit: Unit, number: int) -> str:
+def attempt_name(unit: UnitId, number: int) -> str:
     """Return the file name of an attempt."""
     return f"{unit_name(unit)}.{number}"
 

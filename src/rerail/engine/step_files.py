@@ -10,8 +10,8 @@ import msgspec
 from rerail.core.events import InputRecord
 from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.render import filled
-from rerail.core.run_state import name
-from rerail.core.state import Unit, UnitState
+from rerail.core.state import UnitState
+from rerail.core.unit_id import UnitId
 from rerail.engine.ready_queue import Task
 from rerail.ports import ArtifactWorker, FileCheck, Outcome
 
@@ -24,12 +24,12 @@ class StepFiles:
         self._stop_unwritable = stop_unwritable
         self._worker = worker
         self._spared = spared
-        self.examined: dict[Unit, FileCheck] = {}  # checked, and not started yet
-        self.waiting: dict[Unit, Task] = {}  # tasks whose files are being checked
-        self._confirmed: dict[Unit, str] = {}  # re-checked, with the artifact that was lost
-        self._cleared: dict[Unit, dict[str, str]] = {}  # path → where the broken artifact was moved before the re-run
-        self._blocked: dict[Unit, str] = {}  # why a broken artifact could not be moved: the step would destroy it
-        self._sealing: dict[Unit, Outcome] = {}
+        self.examined: dict[UnitId, FileCheck] = {}  # checked, and not started yet
+        self.waiting: dict[UnitId, Task] = {}  # tasks whose files are being checked
+        self._confirmed: dict[UnitId, str] = {}  # re-checked, with the artifact that was lost
+        self._cleared: dict[UnitId, dict[str, str]] = {}  # path → where the broken artifact was moved before the re-run
+        self._blocked: dict[UnitId, str] = {}  # why a broken artifact could not be moved: the step would destroy it
+        self._sealing: dict[UnitId, Outcome] = {}
 
     @property
     def counted(self) -> int:
@@ -109,7 +109,7 @@ class StepFiles:
     def sealed(self, check: FileCheck) -> Outcome:
         """Return the outcome of a step now that its artifacts were checked."""
         outcome = self._sealing.pop(check.unit)
-        if check.given_up or (check.unkept and self._stop_unwritable(f"{name(check.unit)}: {check.problem}")):
+        if check.given_up or (check.unkept and self._stop_unwritable(f"{check.unit}: {check.problem}")):
             return msgspec.structs.replace(outcome, status="stopped")
         if check.problem:
             return msgspec.structs.replace(outcome, status="failed", type="ArtifactInvalid", message=check.problem)

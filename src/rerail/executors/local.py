@@ -142,7 +142,7 @@ class LocalExecutor:
     def stop(self, grace: float = KILL_GRACE, spare: Container[str] = ()) -> None:
         now = time.monotonic()
         for child in self._children.values():
-            if child.course.attempt.unit[0] in spare:
+            if child.course.attempt.unit.step in spare:
                 continue
             term = min(TERM_AFTER, grace)
             plan: list[tuple[float, int]] = [
@@ -254,8 +254,8 @@ class LocalExecutor:
 
     def _course(self, attempt: Attempt) -> _Course:
         capture = (attempt.most_captured or MAX_BYTES) + 1 if attempt.capture else 0
-        pooled = attempt.unit[1] is not None
-        name = self._pool.take(attempt.unit[0]) if pooled else attempt.log_name
+        pooled = attempt.unit.item is not None
+        name = self._pool.take(attempt.unit.step) if pooled else attempt.log_name
         out = AttemptLog(self._open_log, name + ".out", self._mask, capture, self._order)
         err = AttemptLog(self._open_log, name + ".err", self._mask, 0, self._order)
         if pooled:
@@ -270,7 +270,7 @@ class LocalExecutor:
         for log in course.logs:
             log.end()
         if course.slot:
-            self._pool.give_back(course.attempt.unit[0], course.slot)
+            self._pool.give_back(course.attempt.unit.step, course.slot)
 
     def _next_check(self, course: _Course) -> None:
         check = course.checks.pop(0)
@@ -394,7 +394,7 @@ class LocalExecutor:
     def _end_leftovers(self) -> None:
         if self._leftovers is not None:
             known = {child.process.pid for child in self._children.values()}
-            running = {child.course.attempt.unit[0] for child in self._children.values()}
+            running = {child.course.attempt.unit.step for child in self._children.values()}
             self._leftovers.end(known | self.watchdogs.pids, running)
 
     def _forget(self, child: _Child) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from rerail.core.masking import Mask, StreamMask
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 from rerail.ports import RunLogs
 
 LOG_BYTES = 16 * 1024 * 1024  # of the beginning, and again of the end
@@ -193,7 +193,7 @@ class ItemLogs:
     def give_back(self, step: str, slot: str) -> None:
         heapq.heappush(self._free[step], int(slot.rpartition(SLOT)[2]))
 
-    def note(self, file: str, offset: int, unit: Unit, attempt: int) -> None:
+    def note(self, file: str, offset: int, unit: UnitId, attempt: int) -> None:
         """Record that an attempt begins to write into a file."""
         step, item = unit
         line = msgspec.json.encode(LogIndexEntry(file, offset, step, item or "", attempt)) + b"\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 from rerail.core.values import clean, problem
 from rerail.executors import outcomes
 from rerail.ports import Attempt, FunctionWork, Outcome
@@ -33,7 +33,7 @@ class FunctionThreads:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._calls: dict[Unit, _Call] = {}
+        self._calls: dict[UnitId, _Call] = {}
         self._limited = 0  # number of calls with a deadline
         self._tasks: deque[tuple[Attempt, FunctionWork]] = deque()
         self._turns: queue.SimpleQueue[str] = queue.SimpleQueue()  # one for each thread that is to serve; "": end
@@ -92,14 +92,14 @@ class FunctionThreads:
                 found.append((known.attempt, outcomes.timed_out(known.attempt, now - known.began)))
         return found
 
-    def _forget(self, unit: Unit) -> _Call:
+    def _forget(self, unit: UnitId) -> _Call:
         lost = self._calls.pop(unit)
         self._limited -= lost.deadline is not None
         return lost
 
     def give_up(self, now: float, spare: Container[str]) -> list[Outcome]:
-        given_up = [self._forget(unit) for unit in list(self._calls) if unit[0] not in spare]
-        self._tasks = deque(task for task in self._tasks if task[0].unit[0] in spare)
+        given_up = [self._forget(unit) for unit in list(self._calls) if unit.step not in spare]
+        self._tasks = deque(task for task in self._tasks if task[0].unit.step in spare)
         return [Outcome(unit=lost.attempt.unit, status="stopped", duration=now - lost.began) for lost in given_up]
 
     def close(self) -> None:

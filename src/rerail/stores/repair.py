@@ -23,6 +23,7 @@ from rerail.core.checkpoint import Checkpoint, checkpoint_of, state_of
 from rerail.core.events import Event, RunRepaired
 from rerail.core.model import Pipeline, RunHeader
 from rerail.core.state import RunState, apply, fold
+from rerail.core.unit_id import UnitId
 from rerail.errors import FormatTooNew, IllegalEvent, RunBusy, StateDamaged
 from rerail.ports import Repair, Store
 from rerail.stores import journal, segments, snapshots
@@ -136,7 +137,7 @@ def _suspects(path: str, state: RunState) -> tuple[str, ...]:
             seq = _SEQ.search(line)
             if step and (seq is None or int(seq[1]) > state.seq):
                 found[step[1].decode(errors="replace")] = None
-    return tuple(step for step in found if state.unit((step, None)).status != "completed")
+    return tuple(step for step in found if state.unit(UnitId(step)).status != "completed")
 
 
 def _best(path: str, run_id: str) -> tuple[RunHeader, RunState, str]:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from rerail.core.model import Call
+from rerail.core.unit_id import UnitId
 from rerail.executors.channels import METRICS, OUTPUT
 from rerail.ports import Attempt, Capabilities, Executor, FunctionWork, Outcome, ProcessWork
 
@@ -32,7 +33,7 @@ def attempt(unit: str, place: Path, **more: Any) -> Attempt:
     channel = str(place / unit)
     env = {"RERAIL_OUTPUT": channel + OUTPUT, "RERAIL_METRICS": channel + METRICS, **more.pop("env", {})}
     settings: dict[str, Any] = {"number": 1, "action": Call(target=unit), "timeout": None, "log_name": f"{unit}.1"}
-    return Attempt(unit=(unit, None), cwd=str(place), env=env, channel=channel, **{**settings, **more})
+    return Attempt(unit=UnitId(unit), cwd=str(place), env=env, channel=channel, **{**settings, **more})
 
 
 def script(text: str) -> ProcessWork:
@@ -46,8 +47,8 @@ def gathered(executor: Executor, count: int) -> dict[str, Outcome]:
     until = time.monotonic() + _LONG
     while len(found) < count and time.monotonic() < until:
         for outcome in executor.wait(lambda: 0.5):
-            assert outcome.unit[0] not in found, f"two outcomes of {outcome.unit[0]}"
-            found[outcome.unit[0]] = outcome
+            assert outcome.unit.step not in found, f"two outcomes of {outcome.unit.step}"
+            found[outcome.unit.step] = outcome
     assert len(found) == count, f"of {count} outcomes {len(found)} came"
     return found
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rerail.core.events import ApprovalGiven, Event, RunFinished, StepStarted
+from rerail.core.unit_id import UnitId
 from rerail.errors import RunBusy, RunExists, StateUnwritable
 from rerail.ports import Store
 from rerail.testing.store_contract import AT, StoreContract, header, resumed, started
@@ -130,7 +131,7 @@ class SharedStoreContract(StoreContract):
 
             assert len(list(store.history("r1"))) == 6
             assert store.pipeline("r1", "") == b"text"
-            assert store.read("r1").state.unit(("s5", None)).status == "running"
+            assert store.read("r1").state.unit(UnitId("s5")).status == "running"
             log = store.own("r1")
             log.append([resumed()])
             log.close()

@@ -22,6 +22,7 @@ from rerail.core.formats import HEADER
 from rerail.core.model import Call, Pipeline, RunHeader, RunOptions, Step
 from rerail.core.state import fold
 from rerail.core.summary import summary_of
+from rerail.core.unit_id import UnitId
 from rerail.errors import RerailError, RunBusy, RunExists, RunNotFound, StateUnwritable
 from rerail.ports import RunWriter, Store
 
@@ -87,7 +88,7 @@ class StoreContract:
         log.close()
 
         assert list(store.history("r1")) == list(enumerate(events, 1))
-        assert store.read("r1").state.unit(("a", None)).outputs == outputs
+        assert store.read("r1").state.unit(UnitId("a")).outputs == outputs
 
     def test_a_later_life_goes_on_where_the_last_one_ended(self, store: Store) -> None:
         log = store.create(header(), b"")
@@ -95,7 +96,7 @@ class StoreContract:
         log.close()
         log = store.own("r1")
 
-        assert log.recording.state.unit(("a", None)).status == "running"
+        assert log.recording.state.unit(UnitId("a")).status == "running"
         log.append([resumed()])
         log.append([RunFinished(at=AT, status="failed")])
         log.close()
@@ -136,7 +137,7 @@ class StoreContract:
         assert store.read("r1").state == before
         log.append([StepCompleted(at=AT, step="a", attempt=1, duration=1.0)])
         log.close()
-        assert store.read("r1").state.unit(("a", None)).status == "completed"
+        assert store.read("r1").state.unit(UnitId("a")).status == "completed"
         assert len(list(store.history("r1"))) == 3
 
     def test_records_are_found_by_what_they_are_about(self, store: Store) -> None:

@@ -12,11 +12,12 @@ import pytest
 from rerail.cli.render import output
 from rerail.cli.render.output import HeldOutput, LineAssembler, LiveOutput, output_mode, text_of
 from rerail.cli.render.terminal import Terminal
+from rerail.core.unit_id import UnitId
 from tests.cli.screen import screen
 from tests.conftest import RERAIL, Project, eventually
 
 PLAIN = Terminal(unicode=False)
-A, ITEM = ("a", None), ("m", "x")
+A, ITEM = UnitId("a"), UnitId("m", "x")
 
 
 class Said:
@@ -156,7 +157,7 @@ def test_all_groups_together_are_bounded_and_failures_come_through_longer() -> N
     one = HeldOutput("r", "")
     shown = [0, 0]
     for number in range(800):
-        unit = ("m", str(number))
+        unit = UnitId("m", str(number))
         one.take(unit, 1, "out", (b"x" * 1023 + b"\n") * 48)
         shown[number % 2] += bool(one.release(unit, 1, failed=number % 2 == 1))
 

@@ -22,8 +22,8 @@ from rerail.cli.render.units import age
 from rerail.core import item_list as lists
 from rerail.core.dead_letters import DeadLetter, history, select
 from rerail.core.events import Failure
-from rerail.core.items import key_of, parent_of
-from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.errors import RunNotFound, UsageError
 from rerail.ports import Store
 from rerail.text import one_line, without_escapes
@@ -97,20 +97,20 @@ def _letters(store: Store, run_id: str, items: tuple[str, ...], step: str, error
     state = store.read(run_id).state
     units = _meant(state, run_id, items, step, error)
     errors = history(store.history(run_id), units) if units else {}
-    listings: dict[Unit, lists.ItemList | None] = {}
+    listings: dict[UnitId, lists.ItemList | None] = {}
     letters = []
     for unit in units:
         known = state.units[unit]
-        assert unit[1] is not None
-        controller = (unit[0], parent_of(unit[1]))
+        assert unit.item is not None
+        controller = unit.controller
         if controller not in listings:
-            listings[controller] = lists.recorded(store.find(run_id, lists.TAGS, unit[0]), controller)
+            listings[controller] = lists.recorded(store.find(run_id, lists.TAGS, unit.step), controller)
         listing = listings[controller]
         letters.append(
             DeadLetter(
-                step=unit[0],
-                item=unit[1],
-                key=key_of(unit[1]),
+                step=unit.step,
+                item=unit.item,
+                key=unit.key,
                 attempts=known.attempts,
                 failed_at=known.finished_at,
                 error=known.error or _said(unit, known),
@@ -121,16 +121,16 @@ def _letters(store: Store, run_id: str, items: tuple[str, ...], step: str, error
     return letters
 
 
-def _said(unit: Unit, known: UnitState) -> Failure:
+def _said(unit: UnitId, known: UnitState) -> Failure:
     """Return the failure of an item that a person marked as failed."""
     assert known.finished_at is not None
-    return Failure(type="Marked", message=known.reason, step=unit[0], item=unit[1], at=known.finished_at)
+    return Failure(type="Marked", message=known.reason, step=unit.step, item=unit.item, at=known.finished_at)
 
 
-def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[Unit]:
+def _meant(state: RunState, run_id: str, items: tuple[str, ...], step: str, error: str) -> list[UnitId]:
     units, unknown = select(state, items, step, error)
     if unknown:
-        there = [name(unit) for unit in select(state)[0][:8]]
+        there = [str(unit) for unit in select(state)[0][:8]]
         raise UsageError(
             f"no item {unknown[0]!r} in the dead letter queue of run {run_id} (items: {', '.join(there) or 'none'})",
             hint=f"rerail dlq list {run_id}",
@@ -154,7 +154,7 @@ def show(run_name: str | None, items: tuple[str, ...], as_json: bool, store_url:
         print_json(letters)
         return 0
     for one in letters:
-        lines = [f"item      {name((one.step, one.item))}", f"value     {msgspec.json.encode(one.value).decode()}"]
+        lines = [f"item      {UnitId(one.step, one.item)}", f"value     {msgspec.json.encode(one.value).decode()}"]
         for number, failure in enumerate(one.errors or (one.error,), 1):
             at = failure.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
             where = f"{failure.step}: " if failure.step != one.step else ""
@@ -223,8 +223,8 @@ def edit(run_name: str, item: str, value: str | None, store_url: str | None) -> 
         new = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise UsageError(f"the new value is not JSON: {error}; nothing changed", hint="--value JSON") from None
-    interventions.edit_item(store, run_id, (one.step, one.item), new, _who(), base_dir=store.base_dir)
-    say(f"rerail: {name((one.step, one.item))} changed\n  next: rerail resume {run_id}{reach(store)}")
+    interventions.edit_item(store, run_id, UnitId(one.step, one.item), new, _who(), base_dir=store.base_dir)
+    say(f"rerail: {UnitId(one.step, one.item)} changed\n  next: rerail resume {run_id}{reach(store)}")
     return 0
 
 

@@ -14,7 +14,7 @@ from rerail.cli.options import complete_step, find_run_and_step, open_store, run
 from rerail.cli.render.output import Colours
 from rerail.cli.render.streams import printable, say
 from rerail.cli.render.terminal import Terminal, out_look
-from rerail.core.state import name
+from rerail.core.unit_id import UnitId, is_step_within
 from rerail.errors import UsageError
 from rerail.executors.logs import begun
 from rerail.ports import Store
@@ -35,14 +35,14 @@ def logs(
     """Print the output of all steps, of one step, or of one item of a map, in order of time."""
     store = open_store(store_url)
     run_id, (step, item) = find_run_and_step(store, run_name, step, item)
-    if step is not None and item is None and step.endswith("]") and "[" in step:  # as `show` names it
-        step, _, item = step[:-1].partition("[")
+    if step is not None and item is None:
+        step, item = UnitId.parse(step)  # as `show` names it
     if attempt is not None and step is None:
         raise UsageError("--attempt needs a STEP", hint=f"rerail logs {run_id} STEP --attempt {attempt}")
     wanted = LogSelection(step=step or "", item=item, attempt=attempt)
     _refuse_unknown(store, run_id, wanted)
     reader = LogReader(store.logs(run_id), wanted)
-    printer = _Printer(out_look(), only="" if step is None else name((step, item)))
+    printer = _Printer(out_look(), only="" if step is None else str(UnitId(step, item)))
     for piece in _pieces(store, run_id, reader, follow=follow):
         printer.put(piece)
     printer.end()
@@ -54,10 +54,10 @@ def logs(
 def _refuse_unknown(store: Store, run_id: str, wanted: LogSelection) -> None:
     """Reject a step or item without events, unless it has printed something; raise UsageError."""
     units = store.read(run_id).state.units
-    known = {unit[0] for unit in units}
+    known = {unit.step for unit in units}
     entries = begun(store.logs(run_id))
-    printed = [one for one in entries if one.step == wanted.step or one.step.startswith(wanted.step + "/")]
-    happened = any(wanted.takes(*unit, one.attempts) for unit, one in units.items() if unit[1] is not None)
+    printed = [one for one in entries if is_step_within(one.step, wanted.step)]
+    happened = any(wanted.takes(*unit, one.attempts) for unit, one in units.items() if unit.item is not None)
     if (
         wanted.item is not None
         and not happened

@@ -9,7 +9,7 @@ from rerail.app import interventions
 from rerail.cli.options import complete_step, find_run, open_store, reach, run_argument, store_option
 from rerail.cli.render.prompt import who
 from rerail.cli.render.streams import say
-from rerail.core.state import name
+from rerail.core.unit_id import UnitId
 from rerail.errors import UsageError
 
 
@@ -26,12 +26,12 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     recording = store.read(run_id)
-    known = [name((record.id, record.item)) for record in api.checkpoint(store, recording).steps]
+    known = [str(UnitId(record.id, record.item)) for record in api.checkpoint(store, recording).steps]
     if step not in known:
         raise UsageError(
             f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
         )
-    units = {name(unit): unit for unit in recording.state.units}
-    interventions.mark(store, run_id, units.get(step, (step, None)), status, who(), base_dir=store.base_dir)
+    units = {str(unit): unit for unit in recording.state.units}
+    interventions.mark(store, run_id, units.get(step, UnitId(step)), status, who(), base_dir=store.base_dir)
     say(f"rerail: marked {step} as {status}\n  next: rerail resume {run_id}{reach(store)}")
     return 0

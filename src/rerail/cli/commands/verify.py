@@ -67,7 +67,7 @@ def _files(store: Store, run_id: str) -> dict[str, Any]:
         record.internal.manifest or record.sha256 for unit in units for record in unit.artifacts if record.internal.kept
     }
     flaws = [
-        {"step": unit[0], "path": flaw.path, "condition": flaw.condition, "restorable": flaw.restorable}
+        {"step": unit.step, "path": flaw.path, "condition": flaw.condition, "restorable": flaw.restorable}
         for unit, found in ready.audit.flaws.items()
         for flaw in found
         if not flaw.later

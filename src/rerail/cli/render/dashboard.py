@@ -14,7 +14,8 @@ from rerail.core.graph import topological
 from rerail.core.items import Items
 from rerail.core.model import Approve, Pipeline, Step
 from rerail.core.money import COST, total
-from rerail.core.state import RunState, Unit, UnitState
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId, is_step_within, step_within, top_step
 from rerail.core.values import Progress
 from rerail.text import one_line
 
@@ -40,7 +41,7 @@ class DashboardFrame(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     state: RunState
     now: datetime
-    glimpses: Mapping[Unit, AttemptGlance] = {}
+    glimpses: Mapping[UnitId, AttemptGlance] = {}
     tick: int = 0  # number of the frame, for the spinner
     live: bool = True  # the run still goes on
 
@@ -84,8 +85,8 @@ class Dashboard:
         rows: list[Step] = []
         for step in self._steps:
             rows.append(step)
-            rows += [hook for hook in step.on_failure if frame.state.unit((hook.id, None)).status != "pending"]
-        return rows + [hook for hook in self._pipeline.finally_ if frame.state.unit((hook.id, None)).status != "pending"]
+            rows += [hook for hook in step.on_failure if frame.state.unit(UnitId(hook.id)).status != "pending"]
+        return rows + [hook for hook in self._pipeline.finally_ if frame.state.unit(UnitId(hook.id)).status != "pending"]
 
     def _fitting(self, rows: Sequence[Step], frame: DashboardFrame, room: int) -> list[Step]:
         """Return the steps to show where not all fit: running, failed, next, then the latest of the rest."""
@@ -93,11 +94,11 @@ class Dashboard:
             return list(rows)
         rank = {"running": 0, "failed": 1, "interrupted": 1, "pending": 2}
         position = {step.id: at for at, step in enumerate(rows)}
-        begun = max((at for at, step in enumerate(rows) if frame.state.unit((step.id, None)).attempts), default=0)
+        begun = max((at for at, step in enumerate(rows) if frame.state.unit(UnitId(step.id)).attempts), default=0)
 
         def importance(step: Step) -> tuple[int, int]:
             return (
-                rank.get(frame.state.unit((step.id, None)).status, 3),
+                rank.get(frame.state.unit(UnitId(step.id)).status, 3),
                 abs(position[step.id] - begun),
             )
 
@@ -106,7 +107,7 @@ class Dashboard:
 
     def _header(self, frame: DashboardFrame) -> Line:
         state, look = frame.state, self._look
-        done = sum(state.unit((step.id, None)).settled for step in self._steps)
+        done = sum(state.unit(UnitId(step.id)).settled for step in self._steps)
         status = state.status if state.status != "pending" else "running"
         mark = self._spinner(frame) if frame.live else look.symbol(status)
         parts: Line = [(f"{mark} ", STYLES.get(status, "")), (self._pipeline.name, "bold")]
@@ -134,7 +135,7 @@ class Dashboard:
         return frames[frame.tick % len(frames)]
 
     def _row(self, step: Step, frame: DashboardFrame, width: int) -> Line:
-        unit = frame.state.unit((step.id, None))
+        unit = frame.state.unit(UnitId(step.id))
         status = self._status(unit)
         mark = self._spinner(frame) if status == "running" and frame.live else self._look.symbol(status)
         room = min(self._name_width, max(width // 2, 8))
@@ -151,11 +152,11 @@ class Dashboard:
         """Return a line for every unit that runs inside a step."""
         lines: list[Line] = []
         for unit, known in frame.state.units.items():
-            inside = unit[0].startswith(step.id + "/") or (unit[0] == step.id and unit[1] is not None)
+            inside = unit.is_within(UnitId(step.id)) and unit != (step.id, None)
             if not inside or known.status != "running" or unit not in frame.glimpses:
                 continue
-            doing = unit[0][len(step.id) + 1 :]
-            text = one_line(f"{unit[1] or ''}  {doing}".strip(), 200)
+            doing = step_within(unit.step, step.id)
+            text = one_line(f"{unit.item or ''}  {doing}".strip(), 200)
             seen = frame.glimpses[unit]
             line: Line = [("     ", ""), (fitted(text, max(self._name_width, WIDEST_NAME), self._look), "")]
             line.append((f"  {self._elapsed(known, frame)}", "dim"))
@@ -232,18 +233,18 @@ class Dashboard:
         """Return the cost of a map or loop so far: closed items, open ones, attempts in flight."""
         inside = [
             known.metrics.get(COST, 0)
-            for name, known in frame.state.units.items()
-            if name[1] is not None and (name[0] == step.id or name[0].startswith(step.id + "/"))
+            for inner, known in frame.state.units.items()
+            if inner.item is not None and is_step_within(inner.step, step.id)
         ]
-        running = [seen.cost for name, seen in frame.glimpses.items() if name[0].split("/")[0] == step.id]
+        running = [seen.cost for inner, seen in frame.glimpses.items() if top_step(inner.step) == step.id]
         return total((unit.metrics.get(COST, 0), *inside, *running))
 
     def _waiting_for(self, step: Step, frame: DashboardFrame) -> str:
-        if isinstance(step.action, Approve) and all(frame.state.unit((need, None)).settled for need in step.needs):
+        if isinstance(step.action, Approve) and all(frame.state.unit(UnitId(need)).settled for need in step.needs):
             return f"waiting for approval: rerail approve {frame.run_id} {step.id}"
-        unsettled = [need for need in step.needs if not frame.state.unit((need, None)).settled]
+        unsettled = [need for need in step.needs if not frame.state.unit(UnitId(need)).settled]
         if not frame.live:
-            failed = [need for need in unsettled if frame.state.unit((need, None)).status == "failed"]
+            failed = [need for need in unsettled if frame.state.unit(UnitId(need)).status == "failed"]
             return f"not run: {failed[0]} failed" if failed else "not run"
         if not unsettled:
             return "queued" if frame.state.status == "running" else ""
@@ -251,7 +252,7 @@ class Dashboard:
         return f"waiting for {', '.join(unsettled[:3])}{more}"
 
     def _glimpse(self, step: Step, unit: UnitState, frame: DashboardFrame) -> list[Span]:
-        seen = frame.glimpses.get((step.id, None), AttemptGlance())
+        seen = frame.glimpses.get(UnitId(step.id), AttemptGlance())
         spans: list[Span] = []
         if seen.progress is not None:
             spans.append((self._bar(seen.progress), "cyan"))

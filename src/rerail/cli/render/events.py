@@ -5,7 +5,6 @@ from __future__ import annotations
 from rerail.cli.render.units import counted, dollars, moment, seconds
 from rerail.core import events as ev
 from rerail.core.money import COST
-from rerail.core.state import name
 from rerail.text import one_line
 
 
@@ -32,7 +31,7 @@ def sentence(event: ev.Event) -> str:
 
 
 def _unit_sentence(event: ev.UnitEvent) -> str:
-    unit = one_line(name(event.unit), 200)
+    unit = one_line(str(event.unit), 200)
     match event:
         case ev.StepStarted(attempt=attempt):
             return f"started      {unit}" + (f" (attempt {attempt})" if attempt > 1 else "")

@@ -11,14 +11,13 @@ from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import counted
 from rerail.core.events import Failure
 from rerail.core.failures import RootCause
-from rerail.core.items import key_of
-from rerail.core.state import Unit, name
+from rerail.core.unit_id import UnitId
 from rerail.text import one_line, without_escapes
 
 SHOWN_LINES = 12
 
 
-def logs_command(run_id: str, unit: Unit, where: str) -> str:
+def logs_command(run_id: str, unit: UnitId, where: str) -> str:
     """Return the command that prints the output of a unit."""
     step, item = unit
     return f"rerail logs {run_id} {shlex.quote(step)}{'' if item is None else ' ' + _argument(item)}{where}"
@@ -26,10 +25,9 @@ def logs_command(run_id: str, unit: Unit, where: str) -> str:
 
 def details_command(run_id: str, cause: RootCause, where: str) -> str:
     """Return the command that shows more of a failure: all errors of an item of a map, or the output of a step."""
-    if cause.item is None or cause.item[1] is None:
+    if cause.item is None or cause.item.item is None:
         return logs_command(run_id, cause.unit, where)
-    key, path = key_of(cause.item[1]), cause.item[1]
-    return f"rerail dlq show {run_id}{where} {_argument(path if key != path else key)}"
+    return f"rerail dlq show {run_id}{where} {_argument(cause.item.item)}"
 
 
 def more_items(run_id: str, cause: RootCause, where: str) -> str:
@@ -73,7 +71,7 @@ def say_failure(run_id: str, error: Failure, cause: RootCause, next_command: str
 def _rows(run_id: str, error: Failure, cause: RootCause, where: str) -> list[tuple[str, str]]:
     rows = []
     if cause.unit != (error.step, None):
-        rows.append(("item" if cause.unit == cause.item else "step", name(cause.unit)))
+        rows.append(("item" if cause.unit == cause.item else "step", str(cause.unit)))
     if cause.error.command:
         rows.append(("command", _first_line(cause.error.command)))
     ended = cause.error.signal or (f"exit code {cause.error.exit_code}" if cause.error.exit_code is not None else "")

@@ -11,9 +11,8 @@ from rerail.cli.render.streams import inert, say, say_command
 from rerail.cli.render.units import counted
 from rerail.core import events as ev
 from rerail.core.failures import FailureLog
-from rerail.core.items import around
 from rerail.core.model import Pipeline, Step, Subpipeline
-from rerail.core.state import RunState, name
+from rerail.core.state import RunState
 
 MAX_ANNOTATIONS = 10  # that GitHub shows of one step
 MAX_WARNINGS = 4  # of these, so that failures have room
@@ -56,14 +55,14 @@ class GithubReporter:
         self._failures.note(event)
         if not isinstance(event, ev.StepFailed) or event.retry_at is not None or event.allowed:
             return
-        if any(outer != event.unit and outer in state.units for outer in around(event.unit)):
+        if any(outer in state.units for outer in event.unit.ancestors()):
             return  # the step around it will say so, if that fails
         cause = self._failures.cause(state, event)
-        path, line = self._places.get(cause.unit[0], ("", 0))
+        path, line = self._places.get(cause.unit.step, ("", 0))
         place = f",file={_property(_in_workspace(path))},line={line}" if path and line else ""
         texts = [event.error.message]
         if cause.unit != event.unit:
-            texts.append(f"in {name(cause.unit)}: {cause.error.message}")
+            texts.append(f"in {cause.unit}: {cause.error.message}")
         texts += [f"  {text}" for text in last_lines(cause)]
         texts += filter(None, (more_items(self._run_id, cause, self._where),))
         texts.append(f"next: {details_command(self._run_id, cause, self._where)}")

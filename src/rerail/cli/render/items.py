@@ -13,6 +13,7 @@ from rerail.core import item_list as lists
 from rerail.core.events import StepCompleted
 from rerail.core.items import STATUS
 from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.errors import UsageError
 from rerail.ports import Store
 
@@ -22,14 +23,14 @@ PAGE = 50
 def show_items(store: Store, run_id: str, step: str, page: int, status: str | None, *, as_json: bool) -> int:
     """Print a page of the items of a map, all or those with a status, or all of them as JSON."""
     state = store.read(run_id).state
-    unit = state.unit((step, None))
+    unit = state.unit(UnitId(step))
     if unit.items is None or unit.items.is_loop or not unit.items.total:
         maps = [name for (name, item), known in state.units.items() if item is None and _is_map(known)]
         there = ", ".join(maps) or "none yet"
         raise UsageError(
             f"{step!r} is not a map with items in run {run_id} (maps: {there})", hint=f"rerail show {run_id}"
         )
-    listing = lists.recorded(store.find(run_id, lists.TAGS, step), (step, None))
+    listing = lists.recorded(store.find(run_id, lists.TAGS, step), UnitId(step))
     keys = listing.keys if listing is not None else [str(number) for number in range(unit.items.total)]
     ends = {
         event.item: event for event in store.find(run_id, ("step-completed",), step) if isinstance(event, StepCompleted)
@@ -66,7 +67,7 @@ def _is_map(unit: UnitState) -> bool:
 
 
 def _row(state: RunState, step: str, item: str, mark: int, end: StepCompleted | None) -> dict[str, Any]:
-    known = state.units.get((step, item))
+    known = state.units.get(UnitId(step, item))
     status = STATUS[mark] if known is None or mark else known.status
     told = end if known is None and mark else known
     attempts = end.attempt if known is None and mark and end else known.attempts if known else 0

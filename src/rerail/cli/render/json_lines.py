@@ -37,7 +37,12 @@ class JsonReporter:
 
     def _error(self, event: ev.StepFailed, state: RunState) -> dict[str, Any]:
         cause = self._failures.cause(state, event)
-        began = {"step": cause.unit[0], "item": cause.unit[1], "command": cause.error.command, "stderr_tail": cause.tail}
+        began = {
+            "step": cause.unit.step,
+            "item": cause.unit.item,
+            "command": cause.error.command,
+            "stderr_tail": cause.tail,
+        }
         more = more_items(self._run_id, cause, self._where)
         said = {"next": details_command(self._run_id, cause, self._where), **({"more": more} if more else {})}
         return {**msgspec.to_builtins(event.error), **began, **said}

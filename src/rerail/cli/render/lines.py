@@ -12,7 +12,8 @@ from rerail.cli.render.terminal import STYLES, Terminal
 from rerail.cli.render.units import clock, counted, seconds
 from rerail.core import events as ev
 from rerail.core.model import Map, Pipeline, every_step
-from rerail.core.state import RunState, name
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId, steps_around
 
 PROGRESS_SECONDS = 10.0  # before the first line about the progress of a step or a map, and between two
 
@@ -52,14 +53,11 @@ class LineReporter:
     def _is_of_an_item(self, event: ev.Event) -> bool:
         if not isinstance(event, ev.UnitEvent) or event.item is None or self._verbose:
             return False
-        step = event.step
-        while step not in self._maps and "/" in step:
-            step = step.rpartition("/")[0]
-        return step in self._maps
+        return any(step in self._maps for step in (event.step, *steps_around(event.step)))
 
     def _progress(self, event: ev.UnitEvent, state: RunState) -> str:
         """Return a line about the progress of a map, if one is due; else ''."""
-        items = state.unit((event.step, None)).items
+        items = state.unit(UnitId(event.step)).items
         if items is None or items.is_loop:
             return ""
         closed = items.closed
@@ -102,7 +100,7 @@ class LineReporter:
         if output and self._folded is not None:
             self._folded(line, output)
             return
-        title = self._colours.title(name(event.unit)) if output and isinstance(event, ev.UnitEvent) else ""
+        title = self._colours.title(str(event.unit)) if output and isinstance(event, ev.UnitEvent) else ""
         say_raw("\n".join([line, *(title + text for text in output)]))
 
     def _is_due(self, event: ev.StepProgressed) -> bool:

@@ -6,7 +6,7 @@ import math
 import shlex
 
 from rerail.core.money import COST
-from rerail.core.state import RunState, name
+from rerail.core.state import RunState
 
 
 def next_command(run_id: str, state: RunState, where: str) -> str:
@@ -37,5 +37,5 @@ def _has_progressed(state: RunState) -> bool:
 
 
 def _open_questions(state: RunState) -> list[str]:
-    answered = {name(unit) for unit, record in state.units.items() if record.approval is not None}
+    answered = {str(unit) for unit, record in state.units.items() if record.approval is not None}
     return [question for question in state.waiting_for if question not in answered]

@@ -16,7 +16,7 @@ from rerail.cli.render.failure import logs_command
 from rerail.cli.render.streams import printable
 from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import counted
-from rerail.core.state import Unit, name
+from rerail.core.unit_id import UnitId
 
 OutputMode = Literal["live", "grouped", "failed", "none"]
 
@@ -114,9 +114,9 @@ class LiveOutput:
         self._backlog = backlog
         self._clock = clock
         self._all = Allowance(RUN_RATE, RUN_BURST, clock())
-        self._speakers: dict[tuple[Unit, int], _Speaker] = {}
+        self._speakers: dict[tuple[UnitId, int], _Speaker] = {}
 
-    def take(self, unit: Unit, attempt: int, stream: str, data: bytes) -> None:
+    def take(self, unit: UnitId, attempt: int, stream: str, data: bytes) -> None:
         speaker = self._speakers.get((unit, attempt))
         if speaker is None:
             if not data:
@@ -134,7 +134,7 @@ class LiveOutput:
             del self._speakers[unit, attempt]
             self._say_left_out(unit, speaker)
 
-    def _show(self, unit: Unit, speaker: _Speaker, lines: bytes) -> None:
+    def _show(self, unit: UnitId, speaker: _Speaker, lines: bytes) -> None:
         """Print as many of these lines as may be printed now; count the others."""
         if not lines:
             return
@@ -145,15 +145,15 @@ class LiveOutput:
         shown = lines if len(lines) <= room else lines[: lines.rfind(b"\n", 0, max(room, 0)) + 1]
         if shown:
             self._say_left_out(unit, speaker)
-            title = self._colours.title(name(unit))
+            title = self._colours.title(str(unit))
             self._say("\n".join(title + text_of(line) for line in shown[:-1].split(b"\n")))
             speaker.allowance.spend(len(shown))
             self._all.spend(len(shown))
         speaker.left_out += lines.count(b"\n", len(shown))
 
-    def _say_left_out(self, unit: Unit, speaker: _Speaker) -> None:
+    def _say_left_out(self, unit: UnitId, speaker: _Speaker) -> None:
         if speaker.left_out:
-            title = self._colours.title(name(unit))
+            title = self._colours.title(str(unit))
             self._say(title + self._look.paint(left_out_text(self._run_id, unit, speaker.left_out, self._where), "dim"))
             speaker.left_out = 0
 
@@ -169,7 +169,7 @@ def output_mode(wanted: OutputMode | None, look: Terminal, *, quiet: bool, verbo
     return "live" if verbose or look.ci else "none"
 
 
-def left_out_text(run_id: str, unit: Unit, lines: int, where: str) -> str:
+def left_out_text(run_id: str, unit: UnitId, lines: int, where: str) -> str:
     """Say how many lines are not shown, and which command shows them."""
     return f"… {counted(lines, 'line')} left out: {printable(logs_command(run_id, unit, where))}"
 
@@ -204,11 +204,11 @@ class HeldOutput:
     def __init__(self, run_id: str, where: str) -> None:
         self._run_id = run_id
         self._where = where
-        self._held: dict[tuple[Unit, int], _Held] = {}
+        self._held: dict[tuple[UnitId, int], _Held] = {}
         self._shown = 0  # bytes, of all groups
         self.left_out = 0  # attempts that are not shown
 
-    def take(self, unit: Unit, attempt: int, stream: str, data: bytes) -> None:
+    def take(self, unit: UnitId, attempt: int, stream: str, data: bytes) -> None:
         held = self._held.get((unit, attempt))
         if held is None:
             if not data:
@@ -217,7 +217,7 @@ class HeldOutput:
         assembler = held.streams.setdefault(stream, LineAssembler())
         held.add(assembler.feed(data) if data else assembler.end())
 
-    def release(self, unit: Unit, attempt: int, *, failed: bool = False, shown: bool = True) -> list[str]:
+    def release(self, unit: UnitId, attempt: int, *, failed: bool = False, shown: bool = True) -> list[str]:
         """Return the lines of an attempt that has ended, and forget it; none if they are not to be shown."""
         held = self._held.pop((unit, attempt), None)
         if held is None or not held.lines or not shown:
@@ -228,7 +228,7 @@ class HeldOutput:
         self._shown += len(held.head) + len(held.tail)
         return list(self._lines(unit, held))
 
-    def _lines(self, unit: Unit, held: _Held) -> Iterator[str]:
+    def _lines(self, unit: UnitId, held: _Held) -> Iterator[str]:
         yield from map(text_of, bytes(held.head).split(b"\n")[:-1])
         left_out = held.lines - held.head.count(b"\n") - held.tail.count(b"\n")
         if left_out:

@@ -11,7 +11,8 @@ from rerail.cli.render.units import counted, dollars, moment, seconds
 from rerail.core.dead_letters import dead_letters
 from rerail.core.money import NOTHING, totals_by_step
 from rerail.core.plan import Plan
-from rerail.core.state import RunState, name
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.text import one_line
 
 _DECISIONS = {
@@ -36,7 +37,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
     asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
     for made in (*plan.decisions, *asked, *plan.hooks):
         reason = made.reason + (_condition(made.unless_same))
-        known = state.unit((made.step, None))
+        known = state.unit(UnitId(made.step))
         if known.refusals and known.retry_at is not None and made.decision == "rerun":
             reason += f", not before {moment(known.retry_at)}"
         reused = made.kept
@@ -47,7 +48,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
         rows.append(
             (
                 (made.decision, style),
-                (name(made.unit), ""),
+                (str(made.unit), ""),
                 (reason, "dim" if reused else ""),
                 (saved, "dim"),
                 (dollars(cost), "dim"),
@@ -131,7 +132,7 @@ def say_dead_letters(run_id: str, state: RunState) -> None:
     """Print the items that failed permanently, at every end of a run."""
     dead = list(dead_letters(state))
     if dead:
-        named = ", ".join(one_line(name(unit), 100) for unit in dead[:3]) + (
+        named = ", ".join(one_line(str(unit), 100) for unit in dead[:3]) + (
             f" and {len(dead) - 3} more" if len(dead) > 3 else ""
         )
         say(f"rerail: {counted(len(dead), 'item')} failed permanently: {named}\n  next: rerail dlq list {run_id}")

@@ -8,7 +8,8 @@ from itertools import islice
 
 from rerail.cli.render.dashboard import AttemptGlance
 from rerail.core.money import COST
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId, is_step_within
 from rerail.engine.spec import attempt_name
 from rerail.executors import channels
 from rerail.ports import RunLogs
@@ -28,32 +29,31 @@ class AttemptProbe:
         self._channels = ""
         self._costs: dict[str, tuple[int, float]] = {}
 
-    def of(self, state: RunState) -> dict[Unit, AttemptGlance]:
+    def of(self, state: RunState) -> dict[UnitId, AttemptGlance]:
         """Return a glance at every running attempt, up to a limit."""
         running = (
             (unit, known)
             for unit, known in state.units.items()
-            if known.status == "running" and known.items is None and unit[0] not in self._groups(state, unit)
+            if known.status == "running" and known.items is None and unit.step not in self._groups(state, unit)
         )
         return {
             unit: self._glimpse(attempt_name(unit, known.attempts), unit) for unit, known in islice(running, MAX_ATTEMPTS)
         }
 
     @staticmethod
-    def _groups(state: RunState, unit: Unit) -> tuple[str, ...]:
+    def _groups(state: RunState, unit: UnitId) -> tuple[str, ...]:
         """Return the step of an item that consists of several steps: these have glances of their own."""
         step, item = unit
-        below = step + "/"
         inside = state.inner.get(item, ()) if item is not None else ()
-        return (step,) if any(name.startswith(below) for name in inside) else ()
+        return (step,) if any(name != step and is_step_within(name, step) for name in inside) else ()
 
-    def _glimpse(self, name: str, unit: Unit) -> AttemptGlance:
+    def _glimpse(self, name: str, unit: UnitId) -> AttemptGlance:
         if not (self._channels and os.path.isdir(self._channels)):
             self._channels = channels.directory_of(self._mark())
         prefix = os.path.join(self._channels, name)
         progress = channels.progress(prefix) if self._channels else None
         cost = self._cost(prefix) if self._channels else 0
-        return AttemptGlance(last_line=self._last_line(name) if unit[1] is None else "", progress=progress, cost=cost)
+        return AttemptGlance(last_line=self._last_line(name) if unit.item is None else "", progress=progress, cost=cost)
 
     def _cost(self, prefix: str) -> float:
         """Return the cost of an attempt so far; read again only when its metrics file has grown."""

@@ -16,7 +16,7 @@ from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import until
 from rerail.core.events import StepFailed
 from rerail.core.failures import RootCause, root_cause, whole
-from rerail.core.state import Unit
+from rerail.core.unit_id import UnitId
 from rerail.errors import EXIT_STEP_FAILED, SIGNAL_EXIT_BASE, RerailError, RunPausedError
 from rerail.ports import Store
 
@@ -65,17 +65,18 @@ def _conclude_failure(result: api.RunOutcome, store: Store, where: str) -> None:
         return
     say_other_failures(result.state, error.step)
     say_sum(run_id, "failed", result.state)
-    cause = root_cause(result.state, (error.step, None)) or RootCause(unit=(error.step, None), error=error)
-    if cause.unit != (error.step, None):
+    step = UnitId(error.step)
+    cause = root_cause(result.state, step) or RootCause(unit=step, error=error)
+    if cause.unit != step:
         cause = whole(cause, _last_failure(store, run_id, cause.unit))
     say_failure(run_id, error, cause, hint, where, terminal_of(STDERR))
 
 
-def _last_failure(store: Store, run_id: str, unit: Unit) -> StepFailed | None:
+def _last_failure(store: Store, run_id: str, unit: UnitId) -> StepFailed | None:
     """Return the last recorded failure of a unit; None if it cannot be read."""
     found = None
     with contextlib.suppress(RerailError, OSError):
-        for event in store.find(run_id, ("step-failed",), unit[0]):
-            if isinstance(event, StepFailed) and event.item == unit[1]:
+        for event in store.find(run_id, ("step-failed",), unit.step):
+            if isinstance(event, StepFailed) and event.unit == unit:
                 found = event
     return found

@@ -12,7 +12,8 @@ from rerail.core.expressions import language, placeholders
 from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.model import Action, Artifact, Python, Run, Step, Write
 from rerail.core.shell import lexer, quoting
-from rerail.core.state import RunState, Unit
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 
 ITEM = "RERAIL_ITEM"  # the variable that holds an item as JSON
 
@@ -47,7 +48,7 @@ NOTHING = Inherited()
 class StepResults(Mapping[str, Any]):
     """Value of `steps` in expressions, looked up on use: a view costs nothing however many steps there are."""
 
-    def __init__(self, state: RunState, lookup: Callable[[str], Unit] = lambda name: (name, None)) -> None:
+    def __init__(self, state: RunState, lookup: Callable[[str], UnitId] = UnitId) -> None:
         self._state = state
         self._lookup = lookup
 

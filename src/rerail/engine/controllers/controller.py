@@ -19,7 +19,8 @@ from rerail.core.expressions.render import NOTHING
 from rerail.core.items import COMPLETED, FAILED, ranges
 from rerail.core.model import Subpipeline
 from rerail.core.params import resolve
-from rerail.core.state import RunState, Unit, name
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId, local_step
 from rerail.core.values import Usage
 from rerail.engine.frame import Body, Frame
 from rerail.engine.launch import declared_env
@@ -85,7 +86,7 @@ class Controller(ABC):
         assert isinstance(task.parent, Frame)
         self.outer: Frame = task.parent
         self._began = host.clock.monotonic()
-        self._open: dict[Unit, tuple[Frame, float]] = {}  # items or iterations in flight, and since when
+        self._open: dict[UnitId, tuple[Frame, float]] = {}  # items or iterations in flight, and since when
         self.env = NOTHING  # variables of the steps inside it
         self.used = Usage()  # of its own attempt
 
@@ -123,15 +124,14 @@ class Controller(ABC):
         """Go on: the records that the controller waited for are durable."""
         raise NotImplementedError
 
-    def open_group(self, index: int, item: str, values: Mapping[str, Any], previous: str | None = None) -> None:
+    def open_group(self, index: int, unit: UnitId, values: Mapping[str, Any], previous: str | None = None) -> None:
         """Start an item or iteration of several steps."""
-        unit = (self.step.id, item)
         record = self.state.unit(unit)
         now = self.host.clock
         self.host.recorder.stage(
-            ev.StepStarted(at=now.now(), step=unit[0], item=item, attempt=record.attempts + 1, index=index)
+            ev.StepStarted(at=now.now(), step=unit.step, item=unit.item, attempt=record.attempts + 1, index=index)
         )
-        frame = Frame(self.host.body(self.task), self.host.queue, self.outer, item)
+        frame = Frame(self.host.body(self.task), self.host.queue, self.outer, unit.item)
         frame.env = self.env
         frame.values = {**self.outer.values, **values}
         frame.previous = previous
@@ -152,23 +152,23 @@ class Controller(ABC):
 
     def close_group(self, frame: Frame, outputs: dict[str, Any] | None, *, allowed: bool = False) -> None:
         """Record the end of an item or iteration: completed if there are outputs, failed if they are None."""
-        unit: Unit = (self.step.id, frame.item)
+        unit = UnitId(self.step.id, frame.item)
         _, since = self._open.pop(unit)
         now, took = self.host.clock.now(), round(self.host.clock.monotonic() - since, 6)
         attempt = self.state.unit(unit).attempts
         if outputs is not None:
             self.host.recorder.stage(
-                ev.StepCompleted(at=now, step=unit[0], item=unit[1], attempt=attempt, duration=took, outputs=outputs)
+                ev.StepCompleted(at=now, step=unit.step, item=unit.item, attempt=attempt, duration=took, outputs=outputs)
             )
             return
         self.host.recorder.stage(
             ev.StepFailed(
                 at=now,
-                step=unit[0],
-                item=unit[1],
+                step=unit.step,
+                item=unit.item,
                 attempt=attempt,
                 duration=took,
-                error=self.failure(frame, self.unit[0], frame.item),
+                error=self.failure(frame, self.unit.step, frame.item),
                 allowed=allowed,
             )
         )
@@ -179,7 +179,7 @@ class Controller(ABC):
         cause = self.state.unit(frame.first_failure).error if frame.first_failure else None
         if cause is None:
             return ev.Failure(type="Unfinished", message="not all of its steps could run", step=step, item=item, at=now)
-        local = cause.step.rpartition("/")[2]
+        local = local_step(cause.step)
         return msgspec.structs.replace(cause, message=f"{local}: {cause.message}", step=step, item=item, at=now)
 
     def end(self, status: Any, **outcome: Any) -> None:
@@ -210,8 +210,8 @@ class Controller(ABC):
                 self.host.recorder.stage(
                     ev.StepInterrupted(
                         at=now,
-                        step=unit[0],
-                        item=unit[1],
+                        step=unit.step,
+                        item=unit.item,
                         attempt=record.attempts,
                         reason=reason,
                         metrics=used.metrics,
@@ -223,23 +223,23 @@ class Controller(ABC):
         """Return the outputs of the steps of a frame; later steps override earlier ones."""
         outputs: dict[str, Any] = {}
         for step in frame.body.steps:
-            record = self.state.unit((step.id, frame.item))
+            record = self.state.unit(UnitId(step.id, frame.item))
             if record.status == "completed":
                 outputs |= record.outputs
         return outputs
 
     def restart(self, why: str) -> None:
         """Discard everything inside: its records can no longer be matched with items."""
-        self.host.recorder.warn(f"{name(self.unit)}: {why}; restarting it")
+        self.host.recorder.warn(f"{self.unit}: {why}; restarting it")
         attempt = self.state.unit(self.unit).attempts + 1
         self.host.recovery.invalidate(self.unit, why)
         self.host.recorder.stage(
             ev.StepStarted(
                 at=self.host.clock.now(),
-                step=self.unit[0],
-                item=self.unit[1],
+                step=self.unit.step,
+                item=self.unit.item,
                 attempt=attempt,
-                fingerprint=self.host.spec.definition(self.step) if self.unit[1] is None else "",
+                fingerprint=self.host.spec.definition(self.step) if self.unit.item is None else "",
             )
         )
 
@@ -251,8 +251,8 @@ class Controller(ABC):
         self.host.recorder.stage(
             ev.ItemsListed(
                 at=self.host.clock.now(),
-                step=self.unit[0],
-                item=self.unit[1],
+                step=self.unit.step,
+                item=self.unit.item,
                 total=total,
                 is_loop=is_loop,
                 completed=ranges(items.marks, COMPLETED) if items else "",
@@ -282,7 +282,7 @@ class SubpipelineController(Controller):
             self.end("failed", type="ParamsInvalid", message="; ".join(problems), retryable=False)
             return
         self.record_total(0, is_loop=False)
-        frame = Frame(self.host.body(self.task), self.host.queue, None, self.unit[1])
+        frame = Frame(self.host.body(self.task), self.host.queue, None, self.unit.item)
         frame.env = self.env
         frame.values = {"params": params}
         frame.counted = self.counts_inside

@@ -9,10 +9,10 @@ import msgspec
 from rerail.core import events as ev
 from rerail.core.expressions import language
 from rerail.core.expressions.language import ExpressionError, Scope
-from rerail.core.items import joined
 from rerail.core.model import Loop
 from rerail.core.progress import is_better, watched
 from rerail.core.retry import remaining
+from rerail.core.unit_id import UnitId
 from rerail.engine.controllers.controller import Controller, ControllerHost
 from rerail.engine.frame import Frame
 from rerail.engine.ready_queue import Task
@@ -20,8 +20,8 @@ from rerail.engine.ready_queue import Task
 _PROGRESS_TAGS = ("step-completed", "step-failed", "step-invalidated")
 
 
-def _is_of(event: ev.Event, item: str) -> bool:
-    return isinstance(event, ev.StepCompleted) and event.item == item
+def _is_of(event: ev.Event, unit: UnitId) -> bool:
+    return isinstance(event, ev.StepCompleted) and event.unit == unit
 
 
 class LoopController(Controller):
@@ -55,22 +55,22 @@ class LoopController(Controller):
 
     def _left_of_delay(self, action: Loop, done: int) -> float:
         """Return the rest of the delay between two iterations that an earlier invocation was in."""
-        begun = self.state.unit((self.step.id, joined(self.unit[1], str(done + 1)))).attempts
+        begun = self.state.unit(self.unit.iteration(done + 1)).attempts
         if not action.delay or not done or begun:
             return 0.0
-        last = joined(self.unit[1], str(done))
+        last = self.unit.iteration(done)
         ends = [event.at for event in self.host.recorder.find(("step-completed",), self.step.id) if _is_of(event, last)]
         passed = (self.host.clock.now() - ends[-1]).total_seconds() if ends else action.delay
         return remaining(action.delay, action.delay - passed)
 
     def _is_forgotten(self, iteration: int) -> bool:
         """Return whether the state has no record of the steps of an iteration."""
-        item = joined(self.unit[1], str(iteration))
+        item = self.unit.iteration(iteration).item
         return not any((step.id, item) in self.state.units for step in self.host.body(self.task).steps)
 
     def _frame_of(self, iteration: int) -> Frame:
         """Return a frame with the names after an iteration, for the conditions of the loop."""
-        frame = Frame(self.host.body(self.task), self.host.queue, self.outer, joined(self.unit[1], str(iteration)))
+        frame = Frame(self.host.body(self.task), self.host.queue, self.outer, self.unit.iteration(iteration).item)
         frame.values = {**self.outer.values, "loop": {"iteration": iteration}}
         return frame
 
@@ -87,8 +87,8 @@ class LoopController(Controller):
 
     def _open_iteration(self, done: int) -> None:
         values = {"loop": {"iteration": done + 1}}
-        previous = joined(self.unit[1], str(done)) if done else None
-        self.open_group(done, joined(self.unit[1], str(done + 1)), values, previous)
+        previous = self.unit.iteration(done).item if done else None
+        self.open_group(done, self.unit.iteration(done + 1), values, previous)
 
     def _exhausted(self, action: Loop) -> None:
         wanted = f"`until` is false ({action.until})" if action.until else f"`while` is true ({action.while_})"
@@ -161,19 +161,19 @@ class LoopController(Controller):
 
     def _read_progress(self, done: int) -> None:
         """Read the progress values from the journal, so that a crash changes nothing about them."""
-        found: dict[str, Any] = {}
+        found: dict[UnitId, Any] = {}
         for event in self.host.recorder.find(_PROGRESS_TAGS, self.step.id):
             match event:
-                case ev.StepCompleted(item=str(item), outputs=outputs):
-                    found[item] = outputs.get("progress")
+                case ev.StepCompleted(item=str(), outputs=outputs):
+                    found[event.unit] = outputs.get("progress")
                 case ev.StepFailed(error=error) if event.unit == self.unit and error.type == "NoProgress":
-                    mine = (joined(self.unit[1], str(number + 1)) for number in range(done))
-                    self._excused = sum(name in found for name in mine)  # resuming it excuses them
+                    mine = (self.unit.iteration(number + 1) for number in range(done))
+                    self._excused = sum(unit in found for unit in mine)  # resuming it excuses them
                 case ev.StepInvalidated(reopened=False) if event.unit == self.unit:
                     found, self._excused = {}, 0
                 case _:
                     pass
-        self._history = [found.get(joined(self.unit[1], str(number + 1))) for number in range(done)]
+        self._history = [found.get(self.unit.iteration(number + 1)) for number in range(done)]
 
     def _stalls(self, action: Loop) -> bool:
         trail, since = self._progress_history(), 0

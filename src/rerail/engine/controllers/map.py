@@ -18,9 +18,10 @@ from rerail.core import item_list as lists
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import mentioned, shell
 from rerail.core.item_list import ItemList, ItemListError, ItemListStopped
-from rerail.core.items import Items, allowed_failures, parent_of
+from rerail.core.items import Items, allowed_failures
 from rerail.core.model import Map, Run
-from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId, item_within
 from rerail.core.values import Usage
 from rerail.engine.controllers import results
 from rerail.engine.controllers.controller import Controller, ControllerHost
@@ -46,7 +47,7 @@ class MapController(Controller):
         super().__init__(host, task)
         assert isinstance(task.step.action, Map)
         self.action: Map = task.step.action
-        self.item = task.unit[1]
+        self.item = task.unit.item
         self._parallel = self.action.parallel or host.spec.options.parallel
         self._listing = ItemList(keys=[], values=None, digest="")
         self._former: ItemList | None = None  # a recorded list that the output of an edited command replaces
@@ -138,7 +139,7 @@ class MapController(Controller):
     def _count(self, outcome: Outcome) -> None:
         """Charge the cost of the command at once; it is recorded with the end of the map."""
         for warning in outcome.warnings:
-            self.host.recorder.warn(f"{name(self.unit)}: {warning}")
+            self.host.recorder.warn(f"{self.unit}: {warning}")
         if outcome.metrics:
             self.used = Usage(metrics=outcome.metrics, models=outcome.models)
             self.host.running.charge(self.unit)
@@ -162,13 +163,9 @@ class MapController(Controller):
 
     def _record(self, new: ItemList, kept: lists.ListDiff | None) -> None:
         new.source = self._source
-        remembered = [key[len(self._prefix) :] for key in self.state.inner] if kept is not None else ()
+        remembered = [item_within(item, self.unit.item) for item in self.state.inner] if kept is not None else ()
         for event in lists.records(self.unit, new, self.host.clock.now(), kept, remembered):
             self.host.recorder.stage(event)
-
-    @property
-    def _prefix(self) -> str:
-        return "" if self.item is None else f"{self.item}::"
 
     def _go_on(self, recorded: ItemList, record: Items) -> None:
         """Go on with the list of an earlier invocation, or with the current list of its source."""
@@ -184,7 +181,7 @@ class MapController(Controller):
         """Replace the recorded list; items that are in both keep their status."""
         kept = lists.diff(recorded, record.marks, changed)
         if changed.digest != recorded.digest:
-            self.host.recorder.warn(f"{name(self.unit)}: {kept.words}")
+            self.host.recorder.warn(f"{self.unit}: {kept.words}")
         self._record(changed, kept)
 
     def _has_another_command(self, recorded: ItemList) -> bool:
@@ -203,7 +200,7 @@ class MapController(Controller):
         try:
             return lists.listing(self.host.tools.source(self.action.over, scope), self.action, scope)
         except ItemListError as error:
-            self.host.recorder.warn(f"{name(self.unit)}: {error}; continuing with the recorded list")
+            self.host.recorder.warn(f"{self.unit}: {error}; continuing with the recorded list")
             return None
 
     def _start(self, listing: ItemList) -> None:
@@ -211,9 +208,9 @@ class MapController(Controller):
         assert items is not None
         self._listing, self._items = listing, items
         if self.action.on_item_failure == "stop" and items.failed:  # the map was interrupted after that, before its end
-            self._stopped = f"an item of {name(self.unit)}"
+            self._stopped = f"an item of {self.unit}"
         if not listing.keys:
-            self.host.recorder.warn(f"{name(self.unit)}: no items")
+            self.host.recorder.warn(f"{self.unit}: no items")
         self._fill()
 
     # Items
@@ -235,16 +232,16 @@ class MapController(Controller):
                 self.host.when_durable(self)
 
     def _open_item(self, index: int) -> None:
-        item = self._prefix + self._listing.keys[index]
+        item = self.unit.child(self._listing.keys[index])
         if not self.action.single:
             self.open_group(index, item, {"item": self._listing.value(index)})
             return
         step = self._body.steps[0]
-        task = Task(step, (step.id, item), self, index)
+        task = Task(step, item, self, index)
         record = self.state.unit(task.unit)
         wait = None if record.status == "pending" else self.host.recovery.remaining_wait(record)
         if record.status == "interrupted" and not step.idempotent:
-            self.host.queue.in_doubt.append(name(task.unit))
+            self.host.queue.in_doubt.append(str(task.unit))
             self._active -= 1
             self._blocked += 1
         elif wait is not None:
@@ -258,7 +255,7 @@ class MapController(Controller):
         assert task.index is not None
         return {**self.outer.values, "item": self._listing.value(task.index)}
 
-    def lookup(self, name: str, state: RunState) -> Unit:
+    def lookup(self, name: str, state: RunState) -> UnitId:
         return self.outer.lookup(name, state)
 
     def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:  # noqa: ARG002 - of TaskParent
@@ -275,7 +272,7 @@ class MapController(Controller):
 
     def fail(self, task: Task, *, allowed: bool) -> list[Task]:
         if not allowed and self.action.on_item_failure == "stop":
-            self._stopped = self._stopped or name(task.unit)
+            self._stopped = self._stopped or str(task.unit)
         return []
 
     def leave(self, task: Task) -> None:
@@ -302,14 +299,14 @@ class MapController(Controller):
     # As the owner of items of several steps
 
     def frame_over(self, frame: Frame) -> None:
-        unit: Unit = (self.step.id, frame.item)
+        unit = UnitId(self.step.id, frame.item)
         index = self.state.unit(unit).index
         assert index is not None
         if frame.failed or not frame.complete:
             allowed = self.action.on_item_failure == "skip"
             self.close_group(frame, None, allowed=allowed)
             if not allowed and self.action.on_item_failure == "stop":
-                self._stopped = self._stopped or name(unit)
+                self._stopped = self._stopped or str(unit)
         else:
             self.close_group(frame, self.frame_outputs(frame))
         self._left(index)
@@ -348,19 +345,17 @@ class MapController(Controller):
             return
         except OSError as error:
             why = f"the results could not be kept: {error.strerror}"
-            if not self.host.stop_unwritable(f"{name(self.unit)}: {why}"):
+            if not self.host.stop_unwritable(f"{self.unit}: {why}"):
                 self.end("failed", type="ResultsUnwritable", message=why)
             return
         self.end("ok", outputs=outputs)
 
     def _run_again(self, indexes: list[int]) -> None:
         """Run completed items again whose records were lost to a repair."""
-        self.host.recorder.warn(
-            f"{name(self.unit)}: the records of {len(indexes)} completed items are lost; they run again"
-        )
+        self.host.recorder.warn(f"{self.unit}: the records of {len(indexes)} completed items are lost; they run again")
         for index in indexes:
-            item = self._prefix + self._listing.keys[index]
-            self.host.recovery.invalidate((self.step.id, item), "its record was lost", index=index)
+            item = self.unit.child(self._listing.keys[index])
+            self.host.recovery.invalidate(item, "its record was lost", index=index)
         self._cursor = 0
         self._fill()
 
@@ -368,10 +363,12 @@ class MapController(Controller):
         dead = [
             (unit, record.error.message.splitlines()[0] if record.error and record.error.message else "failed")
             for unit, record in self.state.units.items()
-            if unit[0] == self.step.id and record.index is not None and record.status == "failed" and not record.allowed
-            if unit[1] is not None and parent_of(unit[1]) == self.item
+            if record.index is not None
+            and record.status == "failed"
+            and not record.allowed
+            and unit.is_item_of(self.unit)
         ]
-        told = "; ".join(f"{unit[1]}: {message}" for unit, message in dead[:SHOWN_FAILURES])
+        told = "; ".join(f"{unit.item}: {message}" for unit, message in dead[:SHOWN_FAILURES])
         more = f" and {len(dead) - SHOWN_FAILURES} more" if len(dead) > SHOWN_FAILURES else ""
         message = f"{items.failed} of {items.total} items failed (max_failures: {allowed}): {told}{more}"
         self.end("failed", type="ItemsFailed", message=message)
@@ -393,5 +390,5 @@ class MapController(Controller):
         if sum(map(len, lines)) <= INLINE_BYTES or not path:
             outputs["results"] = [msgspec.json.decode(line) for line in lines]
         else:
-            self.host.recorder.warn(f"{name(self.unit)}: its results are large: see {outputs['results_file']}")
+            self.host.recorder.warn(f"{self.unit}: its results are large: see {outputs['results_file']}")
         return outputs

@@ -12,7 +12,8 @@ from rerail import durable
 from rerail.core import events as ev
 from rerail.core import item_list as lists
 from rerail.core.items import COMPLETED, Items
-from rerail.core.state import RunState, Unit, name
+from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.engine.recorder import Recorder
 from rerail.engine.spec import unit_name
 
@@ -27,17 +28,16 @@ class ResultsMissing(Exception):
         self.indexes = indexes
 
 
-def result_lines(events: Iterable[ev.Event], unit: Unit, keys: list[str], items: Items) -> list[bytes]:
+def result_lines(events: Iterable[ev.Event], unit: UnitId, keys: list[str], items: Items) -> list[bytes]:
     """Return the newest outputs of every completed item, in the order of the list, as lines of JSON.
 
     An item that a person marked as completed has none.
     """
-    prefix = "" if unit[1] is None else f"{unit[1]}::"
-    positions = {prefix + key: index for index, key in enumerate(keys)}
+    positions = {unit.child(key).item: index for index, key in enumerate(keys)}
     found: dict[int, bytes] = {}
     for event in events:
         assert isinstance(event, ev.StepCompleted | ev.StepMarked)
-        index = positions.get(event.item or "")
+        index = positions.get(event.item)
         if index is not None and items.marks[index] == COMPLETED:
             outputs = event.outputs if isinstance(event, ev.StepCompleted) else {}
             found[index] = msgspec.json.encode({"key": keys[index], "outputs": outputs}) + b"\n"
@@ -62,16 +62,16 @@ def restore_results(recorder: Recorder, state: RunState, work_dir: str) -> None:
             continue
         if _sha256(os.path.join(work_dir, str(record.outputs.get("results_file")))) == wanted:
             continue
-        listing = lists.recorded(recorder.find(lists.TAGS, unit[0]), unit)
+        listing = lists.recorded(recorder.find(lists.TAGS, unit.step), unit)
         try:
-            lines = result_lines(recorder.find(TAGS, unit[0]), unit, listing.keys, record.items) if listing else []
+            lines = result_lines(recorder.find(TAGS, unit.step), unit, listing.keys, record.items) if listing else []
         except ResultsMissing:
             lines = []
         if digest_of(lines) == wanted:
             recorder.save_results(unit_name(unit), lines)
-            recorder.warn(f"{name(unit)}: its results were lost or damaged; rebuilt from the journal")
+            recorder.warn(f"{unit}: its results were lost or damaged; rebuilt from the journal")
         else:
-            recorder.warn(f"{name(unit)}: its results are lost or damaged, and the journal does not have them either")
+            recorder.warn(f"{unit}: its results are lost or damaged, and the journal does not have them either")
 
 
 def _sha256(path: str) -> str:
