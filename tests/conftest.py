@@ -230,7 +230,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # What steers rerail, Python or a terminal where the tests are started would steer what they start.
 for _name in (
-    *("CI", "GITHUB_ACTIONS", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "LC_ALL", "LC_CTYPE", "LANGUAGE"),
+    *(name for name in os.environ if name.startswith(("GITHUB_", "RUNNER_", "ACTIONS_", "RERAIL_RUN_"))),
+    *("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "LC_ALL", "LC_CTYPE", "LANGUAGE"),
     *("PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONWARNINGS", "RERAIL_STORE"),
 ):
     os.environ.pop(_name, None)

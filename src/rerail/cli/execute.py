@@ -17,7 +17,7 @@ from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
 from rerail.cli.render.reporters import Reporters
 from rerail.cli.render.streams import STDERR, ReadingProgress, outlet, print_json, say
-from rerail.cli.render.summary import conclude
+from rerail.cli.render.summary import conclude, report_to_job
 from rerail.cli.render.terminal import terminal_of
 from rerail.core.audit import Audit
 from rerail.core.model import RunOptions
@@ -121,6 +121,8 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
         ready = api.prepare(store, run_id, request, base_dir=base)
         if ready.finished:
             say(f"rerail: run {run_id} is completed; nothing to resume")
+            if not wanted.dry_run:
+                report_to_job(store, run_id)
             return 0
         if wanted.dry_run:
             ready = ready.shown
@@ -139,6 +141,7 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
             result = api.resume(store, run_id, shown.reporters, request, base_dir=base, observer=told)
         if result is None:
             say(f"rerail: run {run_id} is completed; nothing to resume")
+            report_to_job(store, run_id)
             return 0
         return conclude(result, store, quiet=wanted.quiet)
 

@@ -74,7 +74,7 @@ def _rows(run_id: str, error: Failure, cause: RootCause, where: str) -> list[tup
         rows.append(("item" if cause.unit == cause.item else "step", str(cause.unit)))
     if cause.error.command:
         rows.append(("command", _first_line(cause.error.command)))
-    ended = cause.error.signal or (f"exit code {cause.error.exit_code}" if cause.error.exit_code is not None else "")
+    ended = cause.error.signal or (f"exit code {cause.error.exit_code}" if cause.error.exit_code else "")
     if ended and str(cause.error.signal or cause.error.exit_code) not in error.message:
         rows.append(("ended", ended))
     rows.append(("logs", logs_command(run_id, cause.unit, where)))

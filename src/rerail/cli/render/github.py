@@ -22,7 +22,9 @@ def fold(title: str, lines: list[str]) -> None:
     """Print lines in a group that is folded; nothing in them is taken for a command."""
     token = secrets.token_hex(16)
     body = "\n".join(lines).replace("##[", "#\N{ZERO WIDTH SPACE}#[")  # the page of the log would draw it
-    say_command(f"::group::{_escaped(inert(title))}\n::stop-commands::{token}\n{body}\n::{token}::\n::endgroup::")
+    say_command(
+        f"::group::{_escaped(inert(title.partition(chr(10))[0]))}\n::stop-commands::{token}\n{body}\n::{token}::\n::endgroup::"
+    )
 
 
 class GithubReporter:

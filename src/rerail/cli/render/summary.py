@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import msgspec
 
@@ -24,6 +25,7 @@ from rerail.ports import Store
 def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
     """Print how the run ended and the next command; return the exit code."""
     end, run_id = result.end, result.run_id
+    report_to_job(store, run_id)
     where = reach(store)
     resume_hint = f"rerail resume {run_id}{where}"
     if end.lost is not None:
@@ -50,6 +52,14 @@ def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
         say_sum(run_id, "completed", result.state)
     say_dead_letters(run_id, result.state)
     return 0
+
+
+def report_to_job(store: Store, run_id: str) -> None:
+    """Write the outputs and the summary of the job, on GitHub Actions; a run inside a step of another has no job."""
+    if os.environ.get("GITHUB_ACTIONS") == "true" and "RERAIL_RUN_ID" not in os.environ:
+        from rerail.cli.render.job_report import report  # only there
+
+        report(store, run_id, lambda unit: _last_failure(store, run_id, unit), os.environ)
 
 
 def _conclude_failure(result: api.RunOutcome, store: Store, where: str) -> None:
