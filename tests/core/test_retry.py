@@ -65,7 +65,7 @@ POLICIES = st.builds(
     delay=st.floats(0, 1e4),
     max_delay=st.floats(0, 1e4),
     jitter=st.booleans(),
-    on=st.sampled_from([(), ("rate_limit",), ("timeout",), (7,)]),
+    on=st.sampled_from([(), ("rate_limit",), ("timeout",), (7,), (127,)]),
 )
 
 
@@ -83,7 +83,7 @@ SYMPTOMS = st.builds(
     FailureFacts,
     message=st.sampled_from(["exited with code 1", "timed out"]),
     type=st.sampled_from(["ExitCode", "Timeout"]),
-    exit_code=st.sampled_from([1, 7, 75, None]),
+    exit_code=st.sampled_from([1, 7, 75, 126, 127, None]),
     stderr=st.sampled_from(["", *(text for text, _, _ in SAID), *NOT_SAID]),
     retryable=st.booleans(),
 )
@@ -116,6 +116,7 @@ def test_laws_of_the_decision(step: Step, symptoms: FailureFacts, around: RetryF
     if decision.limit is None:
         assert around.failures < step.retry.attempts, "a policy ends"
         assert decision.delay <= step.retry.max_delay
+        assert symptoms.exit_code not in (126, 127) or 127 in step.retry.on, "a command that is not there will not come"
         return
     assert step.rate_limit.recognised
     named = step.retry.attempts > 1 and (not step.retry.on or "rate_limit" in step.retry.on)
@@ -154,3 +155,16 @@ def test_a_policy_that_speaks_of_refusals_bounds_them() -> None:
     refusal = FailureFacts(stderr="rate limit exceeded")
     decisions = [decide(step, refusal, RetryFacts(failures=1, refusals=n, at=NOW, dice=0.5)) for n in range(3)]
     assert [one.delay is None for one in decisions] == [False, False, True]
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_command_that_cannot_be_run_is_not_retried_unless_the_policy_names_it(code: int) -> None:
+    def delay(*on: str | int, matching: frozenset[str] = frozenset()) -> float | None:
+        step = Step(id="a", action=Run(script=""), retry=Retry(attempts=3, on=on))
+        failure = FailureFacts(type="ExitCode", message="exited", exit_code=code, matching=matching)
+        return decide(step, failure, RetryFacts(failures=1, at=NOW, dice=0.5)).delay
+
+    assert delay() is None
+    assert delay("timeout") is None
+    assert delay("not found", code) is not None
+    assert delay("not found", matching=frozenset({"not found"})) is not None

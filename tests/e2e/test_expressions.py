@@ -100,7 +100,7 @@ def test_a_condition_without_a_value_fails_its_step_and_never_runs_it(project: P
     )
     failed = project.rerail("run", "pipeline.yaml", check=1)
 
-    assert "has no attribute 'approved'" in failed.stderr
+    assert "step a set no output `approved` (it set none)" in failed.stderr
     assert project.ledger() == []
 
 
@@ -108,7 +108,7 @@ def test_a_condition_without_a_value_fails_its_step_and_never_runs_it(project: P
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("steps.a.outputs.missing", "has no attribute 'missing'"),
+        ("steps.a.outputs.missing", "step a set no output `missing` (it set: n)"),
         ("1 / (steps.a.outputs.n - 1)", "division by zero"),
         ("steps.a.outputs.n ** 9999999", "the power is too large"),
         ("1e400", "inf"),
@@ -313,3 +313,37 @@ steps:
 
     assert "`env`" in done.stderr
     assert project.ledger() == []
+
+
+def test_a_skipped_step_is_why_its_output_is_missing(project: Project) -> None:
+    project.pipeline(
+        "params: {go: false}\n"
+        "steps:\n"
+        "  - {id: build, when: params.go, run: 'echo v=1 >> $RERAIL_OUTPUT'}\n"
+        "  - {id: deploy, run: 'echo ${{ steps.build.outputs.v }} >> $LEDGER'}\n"
+    )
+    failed = project.rerail("run", "pipeline.yaml", check=1)
+
+    assert "`steps.build.outputs.v`: step build was skipped, so it has no output `v`" in failed.stderr
+    assert project.ledger() == []
+
+
+def test_an_output_of_a_step_in_an_env_of_all_steps_is_refused_with_the_way_out(project: Project) -> None:
+    steps = "steps:\n  - {id: a, run: 'true'}\n  - {id: b, needs: [], run: 'true'}\n  - {id: c, run: 'true'}\n"
+    for head in ("env: {V: '${{ steps.a.outputs.v }}'}\n", "defaults: {env: {V: '${{ steps.a.outputs.v }}'}}\n"):
+        project.pipeline(head + steps)
+
+        refused = project.rerail("check", "pipeline.yaml", check=2)
+
+        assert "put the variable into the `env` of the step that uses it" in refused.stderr
+        assert refused.stderr.count("may not have run") == 1
+
+
+def test_a_command_that_is_not_there_is_not_tried_again(project: Project) -> None:
+    project.pipeline(
+        "steps:\n  - {id: a, run: 'echo tried >> $LEDGER; no-such-command', retry: {attempts: 3, delay: 0}}\n"
+    )
+    failed = project.rerail("run", "pipeline.yaml", check=1)
+
+    assert project.ledger() == ["tried"]
+    assert "exited with code 127 (command not found)" in failed.stderr

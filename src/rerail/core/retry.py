@@ -16,6 +16,7 @@ from rerail.core.model import Refusal, Retry, Step
 MAX_REFUSALS: Final = 10  # in a row, with ever longer waits; after that each wait is LONG_WAIT
 MAX_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
 LONG_WAIT: Final = 900.0  # seconds, where the service did not say how long
+PERMANENT: Final = (126, 127)  # exit codes of shells: a command that cannot be executed, and one that is not there
 MAX_SPREAD: Final = 10.0  # seconds over which units that wait for the same moment are spread
 
 
@@ -85,6 +86,8 @@ def decide(step: Step, failure: FailureFacts, facts: RetryFacts) -> RetryDecisio
     limit = limit_of(step, failure, facts.at)
     if limit is not None and _may_wait(step):
         return _after_refusal(step, limit, facts)
+    if failure.exit_code in PERMANENT and not policy.on:
+        return RetryDecision(delay=None, why="not a command that can be run")
     if policy.on and not any(_matches(condition, failure, limit) for condition in policy.on):
         return RetryDecision(delay=None, why="not listed in `retry.on`")
     if facts.failures >= policy.attempts:

@@ -17,6 +17,8 @@ from rerail.ports import Attempt, Outcome
 # Lack of resources that may pass in a moment: memory, processes, descriptors.
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
 
+_HINTS = {126: " (cannot be executed)", 127: " (command not found)"}  # as shells use them
+
 
 class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     """End of the last process of an attempt."""
@@ -51,7 +53,7 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
     if code == 0:
         handed.outputs = {**ending.outputs, **handed.outputs}
         return _completed(attempt, handed, logs[0], common)
-    how = f"killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+    how = f"killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}{_HINTS.get(code, '')}"
     if ending.check:
         return Outcome(status="failed", type="CheckFailed", message=f"check {how}: {ending.check}", **common)
     if handed.raised is not None:

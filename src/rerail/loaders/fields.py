@@ -34,6 +34,8 @@ class Problems:
         self.add_at(node.line, node.column, message)
 
     def add_at(self, line: int, column: int, message: str) -> None:
+        if (line, column, one_line(message)) in self._found:
+            return  # an `env` that several steps share is checked for each
         if self.many:
             self._more += 1
         else:

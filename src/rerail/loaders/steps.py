@@ -249,9 +249,13 @@ class StepReader:
         fields = self._sources[step.id]
         expressions = Expressions(self._problems, visible)
         expressions.found = self._shared_is_dynamic
-        shared = self._shared if self._shared_needs_steps else ()
-        for node in (*shared, *map(fields.get, TEXTS)):
-            expressions.everything(node)
+        if self._shared_needs_steps:
+            shared = Expressions(self._problems, msgspec.structs.replace(visible, shared=True))
+            for node in self._shared:
+                shared.everything(node)
+            expressions.found = expressions.found or shared.found
+        for key in TEXTS:
+            expressions.everything(fields.get(key))
         expressions.script(fields.get("run"))
         for _, node in fields.names("checks") or ():
             expressions.script(node)

@@ -12,6 +12,9 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rerail.core.expressions import language, sandbox
+from rerail.core.expressions.language import ExpressionError
+from rerail.core.expressions.render import StepResults
+from rerail.core.run_state import RunState, UnitState
 from tests.conftest import Project
 from tests.sweeps import Sample
 
@@ -250,3 +253,112 @@ def test_a_file_with_a_bomb_in_a_condition_is_checked_at_once_and_its_step_fails
 )
 def test_what_is_left_works_as_it_does_in_jinja(expression: str, expected: Any) -> None:
     assert sandbox.evaluated(expression, {}) == expected
+
+
+NESTED = {"item": {"name": "a", "deep": {"n": 1}, "none": None, "text": "x", "list": [1]}}
+
+
+@pytest.mark.sweep("all")
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("item.File.score | default(0)", 0),
+        ("item['File']['score'][0].x | default('d')", "d"),
+        ("item.none.x.y | default(0)", 0),
+        ("item.list[7].x | default(0)", 0),
+        ("item.text.x.y | default(0)", 0),
+        ("item.File.score is defined", False),
+        ("item.File.score is undefined", True),
+        ("item.deep.n | default(0)", 1),
+        ("item.File.score | default(item.deep.n)", 1),
+        ("(item.File.score | default(0)) >= 3", False),
+        ("[item] | selectattr('deep.n', 'defined') | list | length", 1),
+        ("[item] | selectattr('File.score', 'defined') | list | length", 0),
+    ],
+)
+def test_a_default_helps_however_deep_a_name_is_missing(expression: str, expected: Any) -> None:
+    assert sandbox.evaluated(expression, NESTED) == expected
+
+
+@pytest.mark.sweep("all")
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "item.File",
+        "item.File.score",
+        "item.File.score + 1",
+        "item.File.score > 1",
+        "item.File.score == 1",
+        "not item.File.score",
+        "item.File.score or 1",
+        "1 if item.File.score else 2",
+        "item.File.score | int",
+        "item.File.score | tojson",
+        "item.File.score | list",
+        "item.File.score | length",
+        "item.File.score | string",
+        "item.File.score is none",
+        "item.File.score is string",
+        "item.File.score is mapping",
+        "item.File.score()",
+        "[item.File.score]",
+        "{'a': item.File}",
+        "item.File.score ~ 'x'",
+        "[item] | selectattr('File.score') | list",
+        "[item] | sum(attribute='File.score')",
+        "item.list | map('default', item.File.score) | list | first",
+        "item[item.File.score]",
+    ],
+)
+def test_a_name_that_is_missing_is_an_error_without_a_default(expression: str) -> None:
+    with pytest.raises(ExpressionError, match=r"there is no `File` \(there: name, deep, none, text, list\)") as caught:
+        language.evaluate(expression, scope_of(NESTED))
+    assert "Missing" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("item.none.x", "null has no `x`"),
+        ("item.text.x.y", "a text has no `x`"),
+        ("item.list[3]", "a list of 1 has no element 3"),
+        ("item.deep.n.x", "a number has no `x`"),
+        ("steps.set.outputs.nope", "step set set no output `nope` (it set: x, y)"),
+        ("steps.set.outputs.nope.deeper", "step set set no output `nope` (it set: x, y)"),
+        ("steps.bare.outputs.x", "step bare set no output `x` (it set none)"),
+        ("steps.skipped.outputs.x + 1", "step skipped was skipped, so it has no output `x`"),
+        ("steps.failed.outputs.x", "step failed failed, so it has no output `x`"),
+        ("steps.pending.outputs.x", "step pending has not run yet, so it has no output `x`"),
+        ("steps.skipped.outputs['my x']", "step skipped was skipped, so it has no output `my x`"),
+    ],
+)
+def test_what_is_missing_says_why(expression: str, words: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        language.evaluate(expression, scope_of(NESTED))
+
+    assert str(caught.value) == f"`{expression}`: {words}"
+
+
+@pytest.mark.parametrize("member", ["_why_missing", "_step", "_status", "_is_behind", "__class__"])
+def test_members_of_our_own_are_not_seen(member: str) -> None:
+    for value in ("steps.set.outputs", "steps.skipped.outputs.x"):
+        with pytest.raises(ExpressionError):
+            language.evaluate(f"{value}.{member}", scope_of(NESTED))
+
+
+def test_outputs_are_a_plain_object_to_everything_else() -> None:
+    assert language.evaluate("steps.set.outputs | tojson", scope_of({})) == '{"x":1,"y":2}'
+    assert language.evaluate("steps.set.outputs", scope_of({})) == {"x": 1, "y": 2}
+    assert language.evaluate("steps.set.outputs.items() | list | length", scope_of({})) == 2
+
+
+def scope_of(more: dict[str, Any]) -> language.Scope:
+    state = RunState()
+    for step, status, outputs in (
+        ("set", "completed", {"x": 1, "y": 2}),
+        ("bare", "completed", {}),
+        ("skipped", "skipped", {}),
+        ("failed", "failed", {}),
+    ):
+        state.units[step, None] = UnitState(status=status, outputs=outputs)  # type: ignore[arg-type]
+    return language.Scope(params={}, env={}, steps=StepResults(state), run={}, more=more)

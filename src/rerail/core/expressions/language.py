@@ -37,6 +37,7 @@ class VisibleNames(msgspec.Struct, frozen=True, kw_only=True):
     item: bool = False
     loop: bool = False
     pipeline: bool = False  # in `concurrency`, which is evaluated before a run is created
+    shared: bool = False  # in an `env` that several steps share
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +153,11 @@ def _check_path(path: Sequence[str], visible: VisibleNames) -> str:
         case ["steps", name, *_] if name not in visible.all_steps:
             return f"no step `{name}`{_near(name, visible.all_steps)}"
         case ["steps", name, *_] if name not in visible.steps:
+            if visible.shared:
+                return (
+                    f"step `{name}` may not have run when a step is given this `env`;"
+                    " put the variable into the `env` of the step that uses it"
+                )
             return f"step `{name}` may not have run yet; add it to `needs`"
         case ["steps", _, name, *_] if name not in STEP_NAMES:
             return f"a step has {', '.join(STEP_NAMES)}, not `{name}`"
@@ -190,9 +196,8 @@ def _evaluated(expression: str, scope: Scope) -> Any:
         raise ExpressionError(f"`{expression}`: {error}") from None
     except Exception as error:  # noqa: BLE001 - the user's expression: any exception is its failure
         reason = _plain(str(error)) or type(error).__name__
-        raise ExpressionError(
-            f"`{expression}`: {reason}{_large(expression) if 'no attribute' in reason else ''}"
-        ) from None
+        is_missing = type(error).__name__ == "UndefinedError"
+        raise ExpressionError(f"`{expression}`: {reason}{_large(expression) if is_missing else ''}") from None
 
 
 def _large(expression: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from rerail.core.expressions import language, placeholders
 from rerail.core.expressions.language import ExpressionError, Scope
+from rerail.core.expressions.sandbox import StepOutputs
 from rerail.core.model import Action, Artifact, Python, Run, Step, Write
 from rerail.core.shell import lexer, quoting
 from rerail.core.state import RunState
@@ -56,7 +57,8 @@ class StepResults(Mapping[str, Any]):
         unit = self._state.unit(self._lookup(step))
         done = unit.status == "completed"
         exit_code = 0 if done else unit.error.exit_code if unit.error else None
-        return {"outputs": unit.outputs if done else {}, "status": unit.status, "exit_code": exit_code}
+        outputs = StepOutputs(unit.outputs if done else {}, step, unit.status)
+        return {"outputs": outputs, "status": unit.status, "exit_code": exit_code}
 
     def __iter__(self) -> Iterator[str]:
         return (step for step, item in self._state.units if item is None)

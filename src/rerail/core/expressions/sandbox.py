@@ -44,6 +44,7 @@ TESTS = {
     **dict.fromkeys("== != < <= > >= eq equalto ne lt lessthan le gt greaterthan ge in".split(), _LENGTH),
     **dict.fromkeys("lower upper".split(), _CONTENT),
 }
+TAKES_MISSING = frozenset(("default", "defined", "undefined"))
 METHODS = frozenset(
     "startswith endswith lower upper strip lstrip rstrip split splitlines keys values items get count index find".split()
 )
@@ -51,6 +52,23 @@ METHODS = frozenset(
 
 class ExpressionError(ValueError):
     """Error of an expression that is wrong, or has no value."""
+
+
+class StepOutputs(dict[str, Any]):
+    """Outputs of a step in an expression, which know why another one is missing. Expressions see no member of it."""
+
+    def __init__(self, outputs: Mapping[str, Any], step: str, status: str) -> None:
+        super().__init__(outputs)
+        self._step = step
+        self._status = status
+
+    def _why_missing(self, name: str) -> str:
+        """Return why there is no output of that name."""
+        if self._status == "completed":
+            there = f"it set: {_some(self)}" if self else "it set none"
+            return f"step {self._step} set no output `{name}` ({there})"
+        how = {"skipped": "was skipped", "failed": "failed", "interrupted": "was interrupted"}
+        return f"step {self._step} {how.get(self._status, 'has not run yet')}, so it has no output `{name}`"
 
 
 class _Budget:
@@ -106,7 +124,7 @@ def _compiled(expression: str) -> Callable[..., Any]:
 @cache
 def environment() -> Any:
     """Return the sandbox; imported on first use, because most pipelines start without it."""
-    from jinja2 import StrictUndefined, nodes
+    from jinja2 import StrictUndefined, Undefined, nodes
     from jinja2.compiler import CodeGenerator, Frame
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -117,6 +135,27 @@ def environment() -> Any:
                 self.visit(part, frame)
                 self.write(", ")
             self.write("))")
+
+    class Missing(StrictUndefined):
+        """Value of a name that is missing. A name behind it is missing too: `default` and `is defined` take either."""
+
+        _is_behind = False  # another missing name
+
+        @property
+        def _undefined_message(self) -> str:
+            if self._undefined_hint:
+                return self._undefined_hint
+            return _why_missing(self._undefined_obj, self._undefined_name)
+
+        def __getattr__(self, name: str) -> Any:
+            if name[:2] == "__":
+                raise AttributeError(name)
+            return self[name]
+
+        def __getitem__(self, _name: Any) -> Any:
+            missing = Missing(self._undefined_hint, self._undefined_obj, self._undefined_name, self._undefined_exception)
+            missing._is_behind = True
+            return missing
 
     class Sandbox(ImmutableSandboxedEnvironment):
         code_generator_class = Generator
@@ -140,24 +179,29 @@ def environment() -> Any:
             return getattr(obj, "__name__", "") in METHODS and isinstance(owner, str | list | tuple | Mapping)
 
         def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(obj, Undefined):
+                str(obj)  # raises the name that is missing
             if not self.is_safe_callable(obj):
                 raise ExpressionError(f"`{getattr(obj, '__name__', type(obj).__name__)}` cannot be called here")
             _pay_for_method(obj, args)
             return super().call(context, obj, *args, **kwargs)
 
-    sandbox = Sandbox(undefined=StrictUndefined, optimized=False)
+    sandbox = Sandbox(undefined=Missing, optimized=False)
     own = {"float": _float, "int": _int, "join": _join, "replace": _replace, "round": _round, "sum": _sum}
     own |= {"string": _string, "tojson": as_text, "trim": _trim}
     filters: dict[str, Any] = {**sandbox.filters, **own}
-    sandbox.filters = {name: _paid(filters[name], cost) for name, cost in FILTERS.items()}
+    sandbox.filters = {name: _paid(filters[name], cost, name) for name, cost in FILTERS.items()}
     tests: dict[str, Any] = dict(sandbox.tests)
-    sandbox.tests = {name: _paid(tests[name], cost) for name, cost in TESTS.items()}
+    sandbox.tests = {name: _paid(tests[name], cost, name) for name, cost in TESTS.items()}
     sandbox.globals.clear()
     return sandbox
 
 
-def _paid(function: Callable[..., Any], cost: str) -> Callable[..., Any]:
-    """Wrap a filter or test so that it pays before it begins; lazy results are paid for as they are made."""
+def _paid(function: Callable[..., Any], cost: str, name: str) -> Callable[..., Any]:
+    """Wrap a filter or test so that it pays before it begins; lazy results are paid for as they are made.
+
+    Only those that ask for it are given a name behind one that is missing.
+    """
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0  # the argument that Jinja passes, not the expression
 
     @wraps(function)
@@ -166,6 +210,8 @@ def _paid(function: Callable[..., Any], cost: str) -> Callable[..., Any]:
         budget.pay(_ELEMENT)
         given = (*args[skipped:], *kwargs.values())
         for value in given:
+            if name not in TAKES_MISSING and getattr(value, "_is_behind", False):
+                str(value)  # raises the name that is missing
             if cost == _CONTENT:
                 budget.pay(weight(value))
             elif cost != _CALL and hasattr(value, "__len__") and not is_undefined(value):
@@ -192,6 +238,8 @@ def weight(value: Any) -> int:
             waiting += found
         elif isinstance(found, int):
             total += found.bit_length() // 3
+        elif found is not None and is_undefined(found):
+            str(found)  # raises the name that is missing
         total += 1
         if total + len(waiting) > MAX_TEXT:
             raise ExpressionError("the text is too long")
@@ -220,6 +268,23 @@ def _check_operands(operator: str, left: Any, right: Any) -> None:
         _budget.get().pay((len(left) + len(right)) * _ELEMENT)
     else:
         raise ExpressionError(f"{_kind(left)} {operator} {_kind(right)} cannot be calculated")
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    shown = [str(name)[:40] for name in list(names)[:5]]
+    return ", ".join(shown) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _why_missing(owner: Any, name: Any) -> str:
+    """Return why a value has no member of that name."""
+    name = name if isinstance(name, int) else str(name)[:100]
+    if isinstance(owner, StepOutputs):
+        return owner._why_missing(name)
+    if isinstance(owner, Mapping):
+        return f"there is no `{name}`" + (f" (there: {_some(owner)})" if owner else "")
+    if isinstance(name, int) and isinstance(owner, list | tuple | str):
+        return f"{_kind(owner)} of {len(owner)} has no element {name}"
+    return f"{_kind(owner)} has no `{name}`"
 
 
 def _bits(number: float) -> int:
