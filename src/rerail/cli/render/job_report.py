@@ -22,7 +22,8 @@ from rerail.core.events import StepFailed
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.failures import RootCause, root_cause, whole
 from rerail.core.money import COST, NOTHING, totals_by_step
-from rerail.core.state import RunState, Unit, UnitState, name
+from rerail.core.state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from rerail.errors import RerailError
 from rerail.ports import LoadedRun, Store
 from rerail.text import one_line, without_escapes
@@ -39,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def report(
-    store: Store, run_id: str, last_failure: Callable[[Unit], StepFailed | None], environ: Mapping[str, str]
+    store: Store, run_id: str, last_failure: Callable[[UnitId], StepFailed | None], environ: Mapping[str, str]
 ) -> None:
     """Write the outputs and the summary of a run into the files of the job; never raise."""
     try:
@@ -114,7 +115,7 @@ def fitting(pieces: Iterable[str], room: int) -> str:
     return "".join(made)
 
 
-def summary(recording: LoadedRun, where: str, last_failure: Callable[[Unit], StepFailed | None]) -> Iterator[str]:
+def summary(recording: LoadedRun, where: str, last_failure: Callable[[UnitId], StepFailed | None]) -> Iterator[str]:
     """Yield the summary of a run in pieces: how it ended, its steps, its failures, the next command."""
     header, state = recording.header, recording.state
     symbol = _SYMBOLS.get(state.status, "")
@@ -123,7 +124,7 @@ def summary(recording: LoadedRun, where: str, last_failure: Callable[[Unit], Ste
     yield from _table(state)
     failures = list(_failures(state, last_failure))
     for cause in failures[:MAX_FAILURES]:
-        yield f"\n**{markdown(name(cause.unit), 200)}**: {markdown(cause.error.message)}\n\n"
+        yield f"\n**{markdown(str(cause.unit), 200)}**: {markdown(cause.error.message)}\n\n"
         lines = [*(f"$ {line}" for line in cause.error.command.splitlines()[:5]), *last_lines(cause)]
         yield fenced(lines) if lines else ""
         yield f"\n{markdown(details_command(header.run_id, cause, where), 1000)}\n"
@@ -140,7 +141,7 @@ def summary(recording: LoadedRun, where: str, last_failure: Callable[[Unit], Ste
 
 
 def _table(state: RunState) -> Iterator[str]:
-    steps = [(unit[0], known) for unit, known in state.units.items() if unit[1] is None and "/" not in unit[0]]
+    steps = [(unit.step, known) for unit, known in state.units.items() if unit.is_top_level]
     totals = totals_by_step(state)
     costs = any(COST in totals.get(step, NOTHING).metrics for step, _ in steps)
     yield "| Step | Status | Items | Time |" + (" Cost |\n" if costs else "\n")
@@ -170,7 +171,7 @@ def _items(known: UnitState) -> str:
     return f"{items.completed}/{items.total}{failed}" if not items.is_loop else counted(items.closed, "iteration")
 
 
-def _failures(state: RunState, last_failure: Callable[[Unit], StepFailed | None]) -> Iterator[RootCause]:
+def _failures(state: RunState, last_failure: Callable[[UnitId], StepFailed | None]) -> Iterator[RootCause]:
     for number, (unit, known) in enumerate(state.units.items()):
         if (
             unit[1] is not None
