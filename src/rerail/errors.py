@@ -71,6 +71,7 @@ class RunExists(UsageError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(f"run {run_id!r} exists already", hint=f"rerail resume {run_id}")
+        self.run_id = run_id
 
 
 class PipelineChanged(UsageError):

@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from rerail import api, durable, testing
+from rerail.cli.options import find_run
+from rerail.core import run_ids
 from rerail.core.model import RunOptions
 from rerail.core.plan import ExecuteOptions
 from rerail.errors import StateDamaged
@@ -115,11 +116,27 @@ def test_twenty_simultaneous_starts_get_twenty_runs(project: Project) -> None:
 
 
 @pytest.mark.scenario("K2", "K4")
-def test_generated_ids_sort_by_time_and_do_not_collide() -> None:
-    early, late = datetime(2026, 1, 2, 3, 4, 5, 6000, UTC), datetime(2026, 1, 2, 3, 4, 5, 7000, UTC)
+def test_ids_chosen_at_once_never_begin_one_another(tmp_path: Path) -> None:
+    """Each process has a pipeline of its own name, and the same few codes to choose from: all of them collide."""
+    names = [f"a{'-b' * (at % 6)}" for at in range(16)]
+    for name in set(names):
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nsteps: [{{run: 'true'}}]")
+    store = DirectoryStore(str(tmp_path / ".rerail"))
 
-    assert api.new_run_id(early) < api.new_run_id(late)
-    assert len({api.new_run_id(early) for _ in range(100)}) == 100
+    def start(index: int) -> int:
+        run_ids.LETTERS, run_ids.DIGITS = "k", "7"
+        result = api.start(store, api.StartRequest(pipeline_path=str(tmp_path / f"{names[index]}.yaml")))
+        return 0 if result.end.status == "completed" else 1
+
+    for _ in range(2):
+        assert in_children(len(names), start) == [0] * len(names)
+    made = store.runs()
+    assert len(made) == 2 * len(names)
+    assert len({run.partition("-")[0] for run in made}) == len(made), "two runs have one code"
+    assert not [(one, other) for one in made for other in made if one != other and other.startswith(one)]
+    for run in made:  # the code is enough to name it
+        assert find_run(store, run.partition("-")[0]) == run
+    assert not [entry for entry in os.listdir(tmp_path / ".rerail" / "runs") if entry.startswith(".")]
 
 
 @pytest.mark.scenario("F13")

@@ -13,7 +13,7 @@ from rerail.app.checks import params_of
 from rerail.app.claims import concurrency_group
 from rerail.app.masking import mask_of, refuse_secret_header, refuse_secrets
 from rerail.app.planning import ResumePlan, ResumeRequest, absolute, plan_resume, run_audit
-from rerail.app.start import StartRequest, header_of, started
+from rerail.app.start import StartRequest, create_run, header_of, started
 from rerail.core.checkpoint import checkpoint_of
 from rerail.core.events import Event, RunInterrupted, RunStarted, StepInherited, StepInvalidated
 from rerail.core.graph import downstream, topological
@@ -186,7 +186,7 @@ def create_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir
     with store.content.pinned():
         fork = plan_fork(store, parent_id, request, base_dir=base_dir, look=False)
         header = fork.ready.recording.header
-        log = store.create(header, fork.ready.text)
+        log = create_run(store, header, fork.ready.text, generated=request.generated)
         try:
             now = fork.opening.at
             _copy_results(store, fork, log)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,10 +21,13 @@ from rerail.core.formats import HEADER
 from rerail.core.model import Pipeline, RunHeader, RunOptions
 from rerail.core.plan import PlanOptions
 from rerail.core.planner import plan
+from rerail.core.run_ids import collides, generate
 from rerail.core.state import RunState
-from rerail.errors import RerailError
-from rerail.ports import Reporter, Store
+from rerail.errors import RerailError, RunExists
+from rerail.ports import Reporter, RunWriter, Store
 from rerail.version import VERSION
+
+T = TypeVar("T")
 
 
 class StartRequest(InvocationRequest, frozen=True, kw_only=True):
@@ -33,7 +36,8 @@ class StartRequest(InvocationRequest, frozen=True, kw_only=True):
     pipeline_path: str
     params: dict[str, Any] = msgspec.field(default_factory=dict)
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    run_id: str | None = None
+    run_id: str | None = None  # None: a generated one
+    generated: bool = False  # whether the id is: then no other may begin like it
     options: RunOptions = RunOptions()
 
 
@@ -61,6 +65,13 @@ def start_pipeline(
     functions: Functions | None = None,
 ) -> RunOutcome:
     """Start a run of a pipeline that is already loaded."""
+    if request.run_id is None:
+
+        def start_as(run_id: str) -> RunOutcome:
+            named = msgspec.structs.replace(request, run_id=run_id, generated=True)
+            return start_pipeline(store, pipeline, text, named, reporters, base_dir=base_dir, functions=functions)
+
+        return with_new_id(store, pipeline.name, start_as)
     # Loaded to execute: planning and dry runs start without it.
     from rerail.app.wiring import ExecuteRequest, check_plugins, execute
     from rerail.artifacts.paths import place_of
@@ -84,7 +95,11 @@ def start_pipeline(
 
     with contextlib.ExitStack() as owned:
         claims = RunClaims(store, pipeline, header, work_dir, allow_concurrent=request.execute.allow_concurrent)
-        log, waited = claims.take("rerail run", lambda: store.create(header, text), teller_of(reporters), discard)
+
+        def create() -> RunWriter:
+            return create_run(store, header, text, generated=request.generated)
+
+        log, waited = claims.take("rerail run", create, teller_of(reporters), discard)
         owned.callback(log.close)
         owned.callback(claims.release)
         invocation = ExecuteRequest(
@@ -106,7 +121,7 @@ def header_of(
     path = os.path.abspath(request.pipeline_path)
     header = RunHeader(
         format=HEADER.version,
-        run_id=request.run_id or new_run_id(now),
+        run_id=request.run_id or "",
         pipeline=pipeline.name,
         pipeline_path=relative(path, base_dir),
         work_dir=relative(os.path.dirname(path), base_dir),
@@ -121,13 +136,36 @@ def header_of(
     return header
 
 
-def new_run_id(now: datetime) -> str:
-    """Return a run id that sorts by time to the millisecond; its random end keeps simultaneous starts apart."""
-    import secrets
+def new_run_id(store: Store, pipeline: str) -> str:
+    """Return an id for a new run: neither it nor its code begins any other id of the store."""
+    import secrets  # only to start a run
 
-    alphabet = "abcdefghjkmnpqrstvwxyz"
-    tail = "".join(secrets.choice(alphabet) for _ in range(5))
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{tail}"
+    return generate(pipeline, store.runs(), secrets.choice)
+
+
+def with_new_id(store: Store, pipeline: str, act: Callable[[str], T]) -> T:
+    """Call `act` with a new run id; again with another one if a run like it was created meanwhile."""
+    while True:
+        run_id = new_run_id(store, pipeline)
+        try:
+            return act(run_id)
+        except RunExists as error:
+            if error.run_id != run_id:
+                raise
+
+
+def create_run(store: Store, header: RunHeader, text: bytes, *, generated: bool) -> RunWriter:
+    """Create a run and own it. Raise RunExists if its generated id begins like another one.
+
+    A generated id was new when it was chosen. Of two processes that chose the same code at once, the one that created
+    its run last sees both: at least one gives its run up, before anything is in it.
+    """
+    log = store.create(header, text)
+    if generated and collides(header.run_id, (other for other in store.runs() if other != header.run_id)):
+        log.close()
+        store.delete(header.run_id)
+        raise RunExists(header.run_id)
+    return log
 
 
 def started(pipeline: Pipeline, text: bytes, options: RunOptions, now: datetime) -> RunStarted:

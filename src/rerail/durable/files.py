@@ -225,9 +225,24 @@ def require_unshared(fd: int, path: str) -> None:
         raise OSError(errno.EMLINK, "has a second name (a hard link), so it is not written to", path)
 
 
+_REMOVALS = 20  # attempts beside others that remove the same tree
+
+
 def remove_tree(path: str) -> None:
-    """Remove a directory with all its content, without following links out of it."""
-    _remove_tree(path)
+    """Remove a directory with all its content, without following links out of it.
+
+    Several processes may remove the same one: a run that is deleted, and left-overs that are tidied up.
+    """
+    os.lstat(path)  # a missing one is an error
+    for _ in range(_REMOVALS):
+        try:
+            return _remove_tree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not os.path.lexists(path):
+                return None
+    return _remove_tree(path)
 
 
 def _remove_tree(path: str) -> None:

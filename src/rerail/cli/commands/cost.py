@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.app.runs import ledger
+from rerail.app.runs import ledger, newest_first
 from rerail.cli.options import find_run, json_option, open_store, run_argument, store_option
 from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, columns, fitted, table
@@ -48,7 +48,7 @@ _SHORT = {
 def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json: bool, store_url: str | None) -> int:
     """Add up the cost of all attempts, failed and killed ones included."""
     store = open_store(store_url)
-    runs = [find_run(store, run_name)] if run_name else sorted(store.runs())
+    runs = [find_run(store, run_name)] if run_name else newest_first(store)[::-1]
     start = since_moment(since, "rerail cost") if since else None
     by = by or ("step" if run_name else "run")
     found = ledger(store, runs, pipeline, whole=bool(run_name), unreadable=_say_not_counted)

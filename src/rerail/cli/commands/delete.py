@@ -13,7 +13,7 @@ from rerail.errors import RunBusy, UsageError
 from rerail.text import size_text as size
 
 
-@click.command(epilog="Example: rerail delete 20261115-2005")
+@click.command(epilog="Example: rerail delete k7f3")
 @run_argument()
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @store_option()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
+import msgspec
 
 from rerail import api
+from rerail.app.start import with_new_id
 from rerail.cli.execute import ExecuteFlags, driving_options, go_on, show_plan
 from rerail.cli.options import find_run, open_store, pairs, param_values, run_argument
 from rerail.cli.render.streams import say
@@ -43,13 +44,13 @@ def fork(
         check_run_id(run_id)
     store = open_store(store_url)
     parent = find_run(store, run_name)
-    base = store.base_dir
+    base, header = store.base_dir, store.read(parent).header
     request = api.StartRequest(
         pipeline_path="",
         params=param_values(params),
         labels=pairs(labels, "--label"),
-        run_id=run_id or api.new_run_id(datetime.now(UTC)),
-        options=wanted.options(store.read(parent).header.options),
+        run_id=run_id or api.new_run_id(store, header.pipeline),
+        options=wanted.options(header.options),
         execute=wanted.execute,
     )
     if wanted.dry_run:
@@ -57,5 +58,10 @@ def fork(
         say(f"rerail: a fork of run {parent} of {ready.recording.header.pipeline}")
         show_plan(ready.plan, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
         return 0
-    ready = create_fork(store, parent, request, base_dir=base)
-    return go_on(store, ready.run_id, wanted, headline=f"rerail: run {ready.run_id}, a fork of {parent}")
+
+    def create(new_id: str) -> str:
+        named = msgspec.structs.replace(request, run_id=new_id, generated=run_id is None)
+        return create_fork(store, parent, named, base_dir=base).run_id
+
+    created = create(run_id) if run_id is not None else with_new_id(store, header.pipeline, create)
+    return go_on(store, created, wanted, headline=f"rerail: run {created}, a fork of {parent}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from rerail import api
 from rerail.app.checks import params_of
 from rerail.app.masking import present_secrets, refuse_secret_pipeline, refuse_secrets
 from rerail.app.runs import resumable, same_work
+from rerail.app.start import with_new_id
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
 from rerail.cli.options import default_pipeline, open_store, pairs, param_values, reach
 from rerail.cli.render.streams import outlet
@@ -91,15 +91,24 @@ def run(
         pipeline_path=pipeline,
         params=given,
         labels=pairs(labels, "--label"),
-        run_id=run_id or api.new_run_id(datetime.now(UTC)),
+        run_id=run_id,
         options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
         execute=wanted.execute,
     )
     settle_in()
+
+    def begin(new_id: str) -> int:
+        named = msgspec.structs.replace(request, run_id=new_id, generated=run_id is None)
+        return _start(store, loaded, text, named, wanted)
+
+    return begin(run_id) if run_id is not None else with_new_id(store, loaded.name, begin)
+
+
+def _start(store: Store, loaded: Pipeline, text: bytes, request: api.StartRequest, wanted: ExecuteFlags) -> int:
     with outlet():
         with shown_of(wanted, store, request.run_id or "") as shown:
-            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown), listener=shown.listener)
-            shown.attach(loaded, RunState(), pipeline)
+            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
+            shown.attach(loaded, RunState(), request.pipeline_path)
             result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=store.base_dir)
         return conclude(result, store, quiet=wanted.quiet)
 
