@@ -235,7 +235,7 @@ OTHER_ORDER = {
 }  # by kind of fault, by page, and our own
 TOPICS = (  # what no single module does: in e2e, through the command line
     "approvals cascade concurrency expressions failure_modes from_and_until hooks hostile_input plan_matches_run processes "
-    "rate_limits resume secret_leaks secrets"
+    "rate_limits reasons resume secret_leaks secrets"
 )
 
 

@@ -66,8 +66,8 @@ MUTANTS = (
     ),
     Mutant(
         "a cut-off step that is not idempotent is repeated",
-        '    if step.idempotent:\n        return Decision(step=step.id, decision="rerun", reason=how)\n',
-        '    if step.idempotent or unit.attempts:\n        return Decision(step=step.id, decision="rerun", reason=how)\n',
+        '    if step.idempotent:\n        return Decision(step=step.id, decision="rerun", reason=how.text',
+        '    if step.idempotent or unit.attempts:\n        return Decision(step=step.id, decision="rerun", reason=how.text',
     ),
     Mutant(
         "nothing comes last when a run has failed",

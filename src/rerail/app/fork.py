@@ -15,7 +15,7 @@ from rerail.app.masking import mask_of, refuse_secret_header, refuse_secrets
 from rerail.app.planning import ResumePlan, ResumeRequest, absolute, plan_resume, run_audit
 from rerail.app.start import StartRequest, create_run, header_of, started
 from rerail.core.checkpoint import checkpoint_of
-from rerail.core.events import Event, RunInterrupted, RunStarted, StepInherited, StepInvalidated
+from rerail.core.events import Cause, Event, Reason, RunInterrupted, RunStarted, StepInherited, StepInvalidated
 from rerail.core.graph import downstream, topological
 from rerail.core.model import Pipeline, Step
 from rerail.core.plan import ExecuteOptions, PlanOptions
@@ -59,7 +59,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     opening = started(pipeline, origin.text, request.options, now)
     changed = {name for name in params if params[name] != parent.header.params.get(name)}
     as_it_was = plan(pipeline, parent.state)
-    outdated = {made.step: made.reason for made in as_it_was.decisions if not made.kept and not made.unless_same}
+    outdated = {made.step: made.why for made in as_it_was.decisions if not made.kept and not made.unless_same}
     adopted = tuple(
         mask.struct(_with_results(event, store, header.run_id, absolute(header.work_dir, base_dir)))
         for event in _inherited(parent, pipeline, request.execute.start, changed, outdated, now)
@@ -88,7 +88,7 @@ def _known(params: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _inherited(
-    parent: LoadedRun, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, str], now: datetime
+    parent: LoadedRun, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, Reason], now: datetime
 ) -> list[Event]:
     """Return the events that the new run inherits, and those that invalidate outdated ones or ones with other params."""
     after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
@@ -123,9 +123,12 @@ def _inherited(
         events += _adopted_inside(parent, step, now) if step.is_controller else ()
         read, _ = references(step, pipeline.env)
         other = sorted(changed if EVERYTHING in read else changed & read)
-        reason = f"params.{other[0]} is another one than in {parent.header.run_id}" if other else outdated.get(step_id)
-        if reason:
-            events.append(StepInvalidated(at=now, step=step_id, reason=reason))
+        why = outdated.get(step_id)
+        if other:
+            text = f"params.{other[0]} is another one than in {parent.header.run_id}"
+            why = Reason(text, Cause(kind="params-changed"))
+        if why:
+            events.append(StepInvalidated(at=now, step=step_id, reason=why.text, because=why.cause))
     return events
 
 

@@ -73,6 +73,7 @@ def restore_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
                     step=step,
                     item=item,
                     reason=decision.reason,
+                    because=decision.because,
                     quarantined=quarantined,
                     index=state.unit(decision.unit).index,
                 )

@@ -98,7 +98,13 @@ def _opening(ready: ResumePlan, options: RunOptions) -> RunStarted | RunResumed:
         return opening
     seconds, dollars = ready.plan.saved(ready.recording.state)
     known = msgspec.structs.asdict(opening)
-    return RunResumed(**known, notices=ready.notices, saved_seconds=round(seconds, 3), saved_usd=dollars)
+    return RunResumed(
+        **known,
+        notices=ready.notices,
+        saved_seconds=round(seconds, 3),
+        saved_usd=dollars,
+        removed=ready.plan.removed,
+    )
 
 
 def _end_leftovers(log: RunWriter, reporters: Sequence[Reporter]) -> None:

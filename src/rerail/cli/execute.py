@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from rerail import api, processes
-from rerail.cli.options import Decorator, Dollars, json_option, store_option, volume_options
+from rerail.cli.options import Decorator, Dollars, json_option, reach, store_option, volume_options
 from rerail.cli.render.output import OutputMode
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
@@ -25,9 +25,9 @@ from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.planner import up_to
 from rerail.core.state import RunState
 from rerail.engine.spec import Ask
-from rerail.errors import UsageError
+from rerail.errors import RunBusy, UsageError
 from rerail.loaders.fields import parse_duration
-from rerail.ports import Store
+from rerail.ports import Ownership, Store
 
 
 class ExecuteFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +117,8 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
         execute=wanted.execute, progress=ReadingProgress() if not wanted.quiet else lambda _: None
     )
     known = store.read(run_id)
+    if wanted.dry_run and (ownership := store.ownership(run_id)).alive:
+        raise _running(store, run_id, ownership)
     if wanted.dry_run or (known.state.status == "completed" and known.is_cached):
         ready = api.prepare(store, run_id, request, base_dir=base)
         if ready.finished:
@@ -144,6 +146,13 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
             report_to_job(store, run_id)
             return 0
         return conclude(result, store, quiet=wanted.quiet)
+
+
+def _running(store: Store, run_id: str, ownership: Ownership) -> RunBusy:
+    """Return the error for the plan of a live run."""
+    owner = ownership.owner
+    who = f" (pid {owner.pid} on {owner.host})" if owner is not None else ""
+    return RunBusy(f"run {run_id} is running{who}; there is nothing to plan", hint=f"rerail watch {run_id}{reach(store)}")
 
 
 class PlanPrinter(api.ResumeObserver):

@@ -15,6 +15,7 @@ from rerail.core.events import (
     ArtifactRecord,
     AttemptProgress,
     BudgetKind,
+    Cause,
     Failure,
     InputRecord,
     Metrics,
@@ -50,6 +51,7 @@ class StepInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     started_seq: int = 0
     changed_seq: int = 0
     completed_seq: int = 0
+    settled_seq: int = 0
     inputs: tuple[InputRecord, ...] = ()
     fingerprint: str = ""
     retry_in: float | None = None
@@ -57,6 +59,7 @@ class StepInternals(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     position: int | None = None  # of an item: its position in the list
     generation: int = 0
     refusals: int = 0
+    void: float = 0.0
 
 
 class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
@@ -81,6 +84,7 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     retry_at: datetime | None = None
     allowed_failure: bool = False
     reason: str = ""
+    because: Cause | None = None
     items: ItemsRecord | None = None
     worked_seconds: float = 0.0  # by all attempts
     progress: AttemptProgress | None = None
@@ -132,6 +136,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     invocations: int = 0
     options: RunOptions = RunOptions()
     total_steps: int = 0
+    removed_steps: tuple[str, ...] = ()  # recorded steps that the pipeline no longer has
     parent: str = ""
     concurrency: str = ""
     dead_letters: int = 0  # items that failed permanently
@@ -197,6 +202,7 @@ def checkpoint_of(
         invocations=state.invocations,
         options=state.options,
         total_steps=state.steps,
+        removed_steps=state.removed,
         dead_letters=sum(1 for _ in dead_letters(state)) if state.inner else 0,
         spent=state.spent,
         active_seconds=state.active_seconds,
@@ -248,6 +254,7 @@ def state_of(checkpoint: Checkpoint) -> RunState:
         options=checkpoint.options,
         steps=checkpoint.total_steps,
         hooks=internal.hooks,
+        removed=checkpoint.removed_steps,
         reason=checkpoint.status_reason,
         started_at=checkpoint.started_at,
         updated_at=checkpoint.updated_at,
@@ -299,6 +306,7 @@ def _step_record(unit: UnitId, state: UnitState, outline: PipelineOutline) -> St
         retry_at=state.retry_at,
         allowed_failure=state.allowed,
         reason=state.reason,
+        because=state.because,
         items=record_of(state.items),
         worked_seconds=state.worked,
         progress=state.progress,
@@ -308,6 +316,7 @@ def _step_record(unit: UnitId, state: UnitState, outline: PipelineOutline) -> St
             started_seq=state.started_seq,
             changed_seq=state.changed_seq,
             completed_seq=state.completed_seq,
+            settled_seq=state.settled_seq,
             inputs=state.inputs,
             fingerprint=state.fingerprint,
             retry_in=state.retry_in,
@@ -315,6 +324,7 @@ def _step_record(unit: UnitId, state: UnitState, outline: PipelineOutline) -> St
             position=state.index,
             generation=state.generation,
             refusals=state.refusals,
+            void=state.void,
         ),
     )
 
@@ -329,6 +339,7 @@ def _unit_state(step: StepRecord) -> UnitState:
         started_seq=internal.started_seq,
         changed_seq=internal.changed_seq,
         completed_seq=internal.completed_seq,
+        settled_seq=internal.settled_seq,
         inputs=internal.inputs,
         started_at=step.started_at,
         finished_at=step.finished_at,
@@ -344,10 +355,12 @@ def _unit_state(step: StepRecord) -> UnitState:
         allowed=step.allowed_failure,
         head=internal.head,
         reason=step.reason,
+        because=step.because,
         items=items_of(step.items),
         index=internal.position,
         generation=internal.generation,
         refusals=internal.refusals,
+        void=internal.void,
         worked=step.worked_seconds,
         progress=step.progress,
         approval=step.approval,

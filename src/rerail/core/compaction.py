@@ -122,8 +122,9 @@ def _drop(state: RunState, key: UnitId, controller: UnitState) -> None:
         _remove(state, key, controller)
 
 
-def _remove(state: RunState, key: UnitId, controller: UnitState) -> None:
-    _add(controller, state.units.pop(key))
+def _remove(state: RunState, key: UnitId, controller: UnitState, *, void: bool = False) -> None:
+    """Forget a unit; `void` if its work no longer counts."""
+    _add(controller, state.units.pop(key), void=void)
     name, item = key
     if item is not None:
         names = state.inner[item]
@@ -146,8 +147,9 @@ def is_aggregate(state: RunState, key: UnitId, unit: UnitState) -> bool:
     return _units_of(state, key) != [key]
 
 
-def _add(controller: UnitState, unit: UnitState) -> None:
+def _add(controller: UnitState, unit: UnitState, *, void: bool) -> None:
     controller.worked += unit.worked
+    controller.void += unit.worked if void else unit.void
     if unit.metrics:
         controller.metrics = added(controller.metrics, unit.metrics)
 
@@ -224,13 +226,14 @@ def discard(state: RunState, key: UnitId, controller: UnitState) -> None:
     """Forget everything inside a controller, its items included: it begins anew."""
     _forget(state, key, controller, lambda _: True)
     controller.items = None
+    controller.void = controller.worked
     controller.generation += 1
 
 
 def _forget(state: RunState, key: UnitId, controller: UnitState, wanted: Callable[[UnitId], bool]) -> None:
     for unit in list(state.units):
         if unit.is_within(key) and unit != key and wanted(unit):
-            _remove(state, unit, controller)
+            _remove(state, unit, controller, void=True)
 
 
 def listed(state: RunState, key: UnitId, unit: UnitState, event: ev.ItemsListed) -> None:

@@ -104,6 +104,54 @@ class InputRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     stamp: str = ""
 
 
+CauseKind = Literal[
+    "completed",
+    "skipped",
+    "allowed-failure",
+    "restored",
+    "not-started",
+    "approval",
+    "interrupted",
+    "record-lost",
+    "failed",
+    "retry-pending",
+    "refused",
+    "marked",
+    "not-allowed",
+    "definition-changed",
+    "list-changed",
+    "result-changed",
+    "new-dependency",
+    "depends",
+    "input-changed",
+    "artifact",
+    "overwrites",
+    "in-progress",
+    "dead-letter",
+    "params-changed",
+    "from",
+    "until",
+    "hook",
+    "invalidated",
+]
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Reason of a decision as data: its kind, and the step or file responsible."""
+
+    kind: CauseKind
+    step: str = ""  # other than the step itself
+    item: str | None = None
+    path: str = ""  # of an artifact or an input
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Reason of a decision: for people, and as data."""
+
+    text: str
+    cause: Cause
+
+
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", gc=False):
     at: datetime
 
@@ -138,6 +186,7 @@ class RunResumed(_Event, frozen=True, kw_only=True, tag="run-resumed", omit_defa
     notices: tuple[str, ...] = ()
     saved_seconds: float = 0.0  # duration of the work of earlier invocations that is reused
     saved_usd: float = 0.0
+    removed: tuple[str, ...] = ()  # recorded steps that the pipeline no longer has; they do not count
     died_at: datetime | None = None  # when the invocation before was last seen, if it recorded no end
     died_after: float | None = None  # its duration in seconds by then, independent of the wall clock
 
@@ -257,6 +306,7 @@ class StepInvalidated(_UnitEvent, frozen=True, kw_only=True, tag="step-invalidat
     index: int | None = None  # of a closed item
     reopened: bool = False
     quarantined: dict[str, str] = {}  # broken path → quarantined file in the run directory
+    because: Cause | None = None
 
 
 class ArtifactsRestored(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-restored", omit_defaults=True):

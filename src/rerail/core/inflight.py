@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from rerail.core.events import AttemptProgress, StepInterrupted
+from rerail.core.events import AttemptProgress, Cause, Reason, StepInterrupted
 from rerail.core.money import COST, amount
 from rerail.core.run_state import RunState, UnitState
 from rerail.core.unit_id import UnitId
@@ -97,19 +97,24 @@ def how_far(progress: AttemptProgress | None) -> str:
     return ", ".join(parts)
 
 
-def describe_interruption(unit: UnitState, progress: AttemptProgress | None) -> str:
-    """Describe the interruption of an attempt, with its last known progress."""
+def interruption_reason(unit: UnitState, progress: AttemptProgress | None) -> Reason:
+    """Return the reason of a unit that was interrupted, with its last known progress; or whose record was lost."""
+    if unit.because is not None and unit.because.kind == "record-lost":
+        return Reason(unit.reason, unit.because)
     progress_text = how_far(progress)
-    return f"interrupted during attempt {unit.attempts}{f' ({progress_text})' if progress_text else ''}"
+    text = f"interrupted during attempt {unit.attempts}{f' ({progress_text})' if progress_text else ''}"
+    return Reason(text, Cause(kind="interrupted"))
 
 
-def describe_failure(unit: UnitState) -> str:
-    """Describe the failure of a unit, or the retry that was due."""
+def failure_reason(unit: UnitState) -> Reason:
+    """Return the reason of a unit that failed: the failure, or the retry that was due."""
+    if unit.allowed:
+        return Reason("failed, and is no longer allowed to fail", Cause(kind="not-allowed"))
     if unit.retry_at is not None:
         if unit.refusals:
-            return f"attempt {unit.attempts} was refused: {unit.reason}"
-        return f"attempt {unit.attempts} failed; its retry is pending"
-    if unit.reason.startswith("marked"):
-        return unit.reason
+            return Reason(f"attempt {unit.attempts} was refused: {unit.reason}", Cause(kind="refused"))
+        return Reason(f"attempt {unit.attempts} failed; its retry is pending", Cause(kind="retry-pending"))
+    if unit.because is not None and unit.because.kind == "marked":
+        return Reason(unit.reason, unit.because)
     message = unit.error.message.splitlines()[0] if unit.error and unit.error.message else "failed"
-    return f"failed: {message}"
+    return Reason(f"failed: {message}", Cause(kind="failed"))

@@ -143,5 +143,6 @@ def totals_by_step(state: RunState, *, lasting: bool = False) -> dict[str, StepT
         outermost = top_step(step)
         before = found.get(outermost, NOTHING)
         metrics = added(before.metrics, unit.metrics) if unit.metrics else before.metrics
-        found[outermost] = StepTotals(metrics, before.worked + unit.worked)
+        worked = unit.worked - unit.void if lasting else unit.worked
+        found[outermost] = StepTotals(metrics, before.worked + worked)
     return found

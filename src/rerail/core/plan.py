@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from rerail.core.audit import Depth, Flaw
-from rerail.core.events import AttemptProgress
+from rerail.core.events import AttemptProgress, Cause, Reason
 from rerail.core.money import NOTHING, total, totals_by_step
 from rerail.core.state import RunState
 from rerail.core.unit_id import UnitId
@@ -19,14 +19,18 @@ Changes = Literal["rerun", "keep", "refuse"]
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Decision about one step. `unless_same` names the steps whose unchanged products would still save it."""
+    """Decision about one step. `unless_same` names the steps whose unchanged products would still save it.
+
+    `docs/reference/reasons.md` says what each kind of `because` means.
+    """
 
     step: str
     decision: DecisionKind
     reason: str
+    because: Cause | None = None  # the reason as data
     unless_same: tuple[str, ...] = ()
     changed: bool = False  # its definition was edited since it ran
-    saved_seconds: float = 0.0  # duration of the reused or finished work
+    saved_seconds: float = 0.0  # duration of the work that is not repeated
     flaws: tuple[Flaw, ...] = ()  # of its artifacts: to be restored, or quarantined before it runs
     item: str | None = None  # of a unit inside a controller
     inner: tuple[Decision, ...] = ()  # about units inside it
@@ -34,6 +38,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def unit(self) -> UnitId:
         return UnitId(self.step, self.item)
+
+    @property
+    def why(self) -> Reason:
+        """The reason, for people and as data."""
+        return Reason(self.reason, self.because or Cause(kind="invalidated"))
 
     @property
     def kept(self) -> bool:

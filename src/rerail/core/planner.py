@@ -20,14 +20,24 @@ import msgspec
 from rerail.core import inflight
 from rerail.core.audit import Audit, Flaw
 from rerail.core.compaction import past_loop
-from rerail.core.events import AttemptProgress
+from rerail.core.events import AttemptProgress, Cause, Reason
 from rerail.core.graph import Ancestors, downstream, topological
 from rerail.core.hooks import PendingHooks, finally_was_interrupted, in_doubt, pending_cleanup, pending_finally
 from rerail.core.items import allowed_failures
 from rerail.core.model import Approve, Loop, Map, Pipeline, Step, every_step
 from rerail.core.money import NOTHING, StepTotals, totals_by_step
 from rerail.core.plan import Decision, DecisionKind, Plan, PlanOptions
-from rerail.core.staleness import covers, fingerprint, same_body, stale_need, takes_in, upstream_seq
+from rerail.core.staleness import (
+    covers,
+    fingerprint,
+    named_needs,
+    nearest,
+    new_dependency,
+    same_body,
+    stale_reason,
+    takes_in,
+    upstream_seq,
+)
 from rerail.core.state import RunState, UnitState
 from rerail.core.unit_id import UnitId, ancestor_step, is_item_within, step_depth, top_step
 
@@ -63,8 +73,11 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
 def _unfinished(pending_hooks: PendingHooks, what: str) -> list[Decision]:
     if pending_hooks.ask:
         reason = f"{what} was interrupted in it and it is not idempotent: its outcome is in doubt"
-        return [Decision(step=pending_hooks.ask, decision="ask", reason=reason)]
-    return [Decision(step=hook.id, decision="run", reason=f"{what} did not finish") for hook in pending_hooks.hooks]
+        interrupted = Cause(kind="interrupted")
+        return [Decision(step=pending_hooks.ask, decision="ask", reason=reason, because=interrupted)]
+    hooks = pending_hooks.hooks
+    reason = f"{what} did not finish"
+    return [Decision(step=hook.id, decision="run", reason=reason, because=Cause(kind="hook")) for hook in hooks]
 
 
 def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
@@ -73,7 +86,12 @@ def up_to(pipeline: Pipeline, whole: Plan, until: str) -> Plan:
     decisions = tuple(
         decision
         if decision.step in wanted or decision.kept
-        else Decision(step=decision.step, decision="later", reason=f"after --until {until}")
+        else Decision(
+            step=decision.step,
+            decision="later",
+            reason=f"after --until {until}",
+            because=Cause(kind="until", step=until),
+        )
         for decision in whole.decisions
     )
     return msgspec.structs.replace(whole, decisions=decisions)
@@ -108,6 +126,7 @@ class Planner:
         self._state = state
         self._audit = audit
         self._options = options
+        self._needs = needs
         self._steps = {step.id: step for step in body.steps}
         controllers = {step.id for step in body.steps if step.is_controller}
         self._inside = nested_units(state, controllers, body.item)
@@ -180,22 +199,23 @@ class Planner:
         if decision is None:
             decision = self._by_files(step, unit, decisions, flaws)
         if decision is None and step.id in self._writing_over and not all(decisions[need].kept for need in step.needs):
-            reason = "overwrites a file of a step that may rerun"
-            decision = Decision(step=step.id, decision="rerun", reason=reason)
+            decision = self._overwriting(step, decisions)
         if decision is None:
-            decision = _by_needs(step, decisions)
+            decision = self._by_needs(step, unit, decisions)
         if decision is None:
             edited = self._edited(step, unit)
             mended = [flaw.words for flaw in flaws]
             if step.is_controller and step.id in self._inside:
                 mended += [one.reason for one in self._inner(step)]
-            reason = ", ".join(mended[:3]) if mended else _reuse_reason(unit, edited=edited)
+            kept = _kept_reason(unit, edited=edited)
+            path = flaws[0].path if flaws else ""
             decision = Decision(
                 step=step.id,
                 decision="restore" if mended else "reuse",
-                reason=reason,
+                reason=", ".join(mended[:3]) if mended else kept.text,
+                because=Cause(kind="restored", path=path) if mended else kept.cause,
                 changed=edited,
-                saved_seconds=unit.duration or 0.0,
+                saved_seconds=self._worked(step, unit) if step.is_controller else unit.duration or 0.0,
             )
         goes_on = decision.kept or decision.decision == "continue" or decision.unless_same
         if step.is_controller and step.id in self._inside and goes_on:
@@ -226,15 +246,17 @@ class Planner:
         ]
         if not waits_for:
             return decision
-        reason = f"{waits_for[0].unit}: {waits_for[0].reason}"
-        return msgspec.structs.replace(decision, decision="ask", reason=reason, inner=inner)
+        why = _inside(waits_for[0])
+        return msgspec.structs.replace(decision, decision="ask", reason=why.text, because=why.cause, inner=inner)
 
     def _by_nested_units(self, step: Step, unit: UnitState) -> Decision | None:
         """Reopen a completed controller when a nested artifact is broken or a dead letter is retried."""
         retried = self._retried(step)
         if retried:
             reason = f"retrying {len(retried)} dead letter{'' if len(retried) == 1 else 's'}"
-            return self._retrying(step, retried, Decision(step=step.id, decision="continue", reason=reason))
+            because = Cause(kind="dead-letter", step=retried[0].step, item=retried[0].item)
+            going_on = Decision(step=step.id, decision="continue", reason=reason, because=because)
+            return self._retrying(step, retried, going_on)
         nested = self._inner(step)
         lost = [decision for decision in nested if decision.decision in ("rerun", "ask")]
         if not lost:
@@ -244,7 +266,8 @@ class Planner:
         anew = isinstance(step.action, Loop) or unit.attempts == 0
         anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
         kind: DecisionKind = "rerun" if anew and lost[0].decision != "ask" else "continue"
-        return Decision(step=step.id, decision=kind, reason=f"{lost[0].unit}: {lost[0].reason}", inner=nested)
+        why = _inside(lost[0])
+        return Decision(step=step.id, decision=kind, reason=why.text, because=why.cause, inner=nested)
 
     def _retried(self, step: Step) -> list[UnitId]:
         """Return the dead letters inside a controller that are to be retried."""
@@ -259,7 +282,8 @@ class Planner:
         for unit, loop in loops.items():
             if loop == (step.id, self._item):
                 reason = f"retrying {unit}, of an earlier iteration, restarts the loop"
-                return Decision(step=step.id, decision="rerun", reason=reason)
+                because = Cause(kind="dead-letter", step=unit.step, item=unit.item)
+                return Decision(step=step.id, decision="rerun", reason=reason, because=because)
         anew = sorted({str(loop) for loop in loops.values()})
         if not anew:
             return decision
@@ -278,26 +302,31 @@ class Planner:
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
         other_kind = unit.items.is_loop != isinstance(step.action, Loop)
         if edited and (self._options.changes != "keep" or other_kind):
-            return Decision(step=step.id, decision="rerun", reason="definition changed", changed=True)
-        older = stale_need(step, unit, lineage, self._state, self._env, self._item)
-        if older is not None:
-            return Decision(step=step.id, decision="rerun", reason=f"result of {older} changed")
+            return _redefined(step)
+        stale = stale_reason(step, unit, lineage, self._needs, self._state, self._env, self._item)
+        stale = stale or self._new_dependency(step, decisions)
+        if stale is not None:
+            return _again(step, stale)
         reason = describe_progress(unit)
         retries = len(retried) or (unit.items.failed if has_failed(step, unit) and not self._options.retry else 0)
         if retries:
             reason += f", retrying {retries}"
-        unsettled = [need for need in step.needs if not decisions[need].kept]
+        named = named_needs(step, self._env)
+        counting = step.needs if named is None else [need for need in named if need in decisions]
+        unsettled = [need for need in counting if not decisions[need].kept]
         if unsettled:
             reason += f"; restarts if the result of {_names(unsettled)} changes"
         if step.id in self._options.relisted:
             reason += f"; {self._options.relisted[step.id]}"
-        going_on = Decision(step=step.id, decision="continue", reason=reason, saved_seconds=self._worked(step, unit))
+        saved = self._worked(step, unit)
+        because = Cause(kind="in-progress")
+        going_on = Decision(step=step.id, decision="continue", reason=reason, because=because, saved_seconds=saved)
         return self._retrying(step, retried, going_on)
 
     def _worked(self, step: Step, unit: UnitState) -> float:
-        """Return the seconds of work done; for a top-level step, unfinished items included."""
+        """Return the seconds of work that is not repeated; for a top-level step, that of unfinished items included."""
         if not UnitId(step.id, self._item).is_top_level:
-            return unit.worked
+            return unit.worked - unit.void
         self._within = self._within or totals_by_step(self._state, lasting=True)
         return self._within.get(step.id, NOTHING).worked
 
@@ -317,20 +346,65 @@ class Planner:
                 seen = self._options.seen.get(UnitId(step.id, self._item), unit.progress)
                 return _interrupted(step, unit, seen)
             case "failed" if not (unit.allowed and step.allow_failure):
-                reason = "failed, and is no longer allowed to fail" if unit.allowed else inflight.describe_failure(unit)
-                return Decision(step=step.id, decision="rerun", reason=reason)
+                return _again(step, inflight.failure_reason(unit))
             case _:
                 pass
         if self._edited(step, unit) and self._options.changes != "keep":
             if unit.items is not None and same_body(unit.fingerprint, fingerprint(step, self._env)):
                 how = self._options.relisted.get(step.id, "its list is built again")
                 reason = f"`over` was edited: {how}"
-                return Decision(step=step.id, decision="continue", reason=reason, changed=True)
-            return Decision(step=step.id, decision="rerun", reason="definition changed", changed=True)
-        older = stale_need(step, unit, lineage, self._state, self._env, self._item)
-        if older is not None:
-            return Decision(step=step.id, decision="rerun", reason=f"result of {older} changed")
-        return None
+                because = Cause(kind="list-changed")
+                saved = self._worked(step, unit)
+                return Decision(
+                    step=step.id,
+                    decision="continue",
+                    reason=reason,
+                    because=because,
+                    changed=True,
+                    saved_seconds=saved,
+                )
+            return _redefined(step)
+        stale = stale_reason(step, unit, lineage, self._needs, self._state, self._env, self._item)
+        return None if stale is None else _again(step, stale)
+
+    def _new_dependency(self, step: Step, decisions: Mapping[str, Decision]) -> Reason | None:
+        """Return the reason if a dependency has had no result yet: its first one is different in any case."""
+
+        def new(need: str) -> bool:
+            return (
+                need in decisions
+                and not decisions[need].kept
+                and not self._state.unit(UnitId(need, self._item)).changed_seq
+            )
+
+        named = named_needs(step, self._env)
+        found = nearest(step.id, self._needs, new) if named is None else next(filter(new, named), None)
+        return None if found is None else new_dependency(found, self._item)
+
+    def _by_needs(self, step: Step, unit: UnitState, decisions: Mapping[str, Decision]) -> Decision | None:
+        """Decide to rerun a step whose needs rerun, unless these produce the same again."""
+        rerunning = [need for need in step.needs if not decisions[need].kept]
+        if not rerunning:
+            return None
+        new = self._new_dependency(step, decisions)
+        if new is not None and (unit.completions or unit.status == "skipped"):
+            return _again(step, new)
+        reason = f"depends on {_names(rerunning)}"
+        if any(decisions[need].decision != "rerun" for need in rerunning):
+            reason += f", which {'has' if len(rerunning) == 1 else 'have'} not finished"
+        same = "its result changes" if len(rerunning) == 1 else "their results change"
+        reason += f"; reruns only if {same if named_needs(step, self._env) is None else 'its inputs change'}"
+        because = Cause(kind="depends", step=rerunning[0], item=self._item)
+        return Decision(step=step.id, decision="rerun", reason=reason, because=because, unless_same=tuple(rerunning))
+
+    def _overwriting(self, step: Step, decisions: Mapping[str, Decision]) -> Decision:
+        """Return the decision about a step that wrote over a file of an earlier step, and depends on one that reruns."""
+        over = ((unit, flaw.path) for unit, flaws in self._audit.flaws.items() for flaw in flaws if step.id in flaw.later)
+        owner, path = next(over)
+        rerunning = [need for need in step.needs if not decisions[need].kept]
+        reason = f"depends on {_names(rerunning)}, and overwrites {path} of {owner}"
+        because = Cause(kind="overwrites", step=rerunning[0], item=self._item, path=path)
+        return Decision(step=step.id, decision="rerun", reason=reason, because=because)
 
     def _by_files(
         self, step: Step, unit: UnitState, decisions: Mapping[str, Decision], flaws: tuple[Flaw, ...]
@@ -342,8 +416,9 @@ class Planner:
             why = "" if self._options.restore else ", --no-restore"
             if not step.idempotent:
                 reason = f"{lost[0].words}{more}, and the step is not idempotent: rerail does not repeat it by itself"
-                return Decision(step=step.id, decision="ask", reason=reason)
-            return Decision(step=step.id, decision="rerun", reason=f"{lost[0].words}{more}{why}")
+                because = Cause(kind="artifact", path=lost[0].path)
+                return Decision(step=step.id, decision="ask", reason=reason, because=because)
+            return _again(step, Reason(f"{lost[0].words}{more}{why}", Cause(kind="artifact", path=lost[0].path)))
         now = self._audit.inputs.get(UnitId(step.id, self._item))
         if unit.status != "completed" or now is None:
             return None
@@ -354,12 +429,13 @@ class Planner:
         remade = {path: self._producers_of(path, decisions) for path in changed}
         for path, producers in remade.items():
             if not producers:
-                return Decision(step=step.id, decision="rerun", reason=f"input {path} changed")
+                return _again(step, Reason(f"input {path} changed", Cause(kind="input-changed", path=path)))
         if all(self._is_restored_as_read(path, unit, producers, decisions) for path, producers in remade.items()):
             return None
         all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
-        reason = f"input {changed[0]} is produced again by {_names(list(all_of_them))}"
-        return Decision(step=step.id, decision="rerun", reason=reason, unless_same=all_of_them)
+        reason = f"input {changed[0]} is produced again by {_names(list(all_of_them))}; reruns only if it changes"
+        because = Cause(kind="depends", step=all_of_them[0], item=self._item, path=changed[0])
+        return Decision(step=step.id, decision="rerun", reason=reason, because=because, unless_same=all_of_them)
 
     def _taken_over(self, path: str, step: Step, unit: UnitState) -> bool:
         """Return whether an input was written over since by this step or a later one, so its content is not that of then.
@@ -399,11 +475,13 @@ class Planner:
 
 
 def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
+    because = Cause(kind="from", step=start)
     if forced and decision.decision != "ask":
         kind: DecisionKind = "run" if new else "rerun"
-        return Decision(step=decision.step, decision=kind, reason=f"--from {start}", flaws=decision.flaws)
+        reason = f"--from {start}"
+        return Decision(step=decision.step, decision=kind, reason=reason, because=because, flaws=decision.flaws)
     if new and not forced:
-        return Decision(step=decision.step, decision="skip", reason=f"before --from {start}")
+        return Decision(step=decision.step, decision="skip", reason=f"before --from {start}", because=because)
     return decision
 
 
@@ -423,39 +501,49 @@ def has_failed(step: Step, unit: UnitState) -> bool:
     return items.next_pending(0) < 0 and items.failed > allowed
 
 
-def _by_needs(step: Step, decisions: Mapping[str, Decision]) -> Decision | None:
-    """Decide to rerun a step whose needs rerun, unless these produce the same again."""
-    rerunning = [need for need in step.needs if not decisions[need].kept]
-    if not rerunning:
-        return None
-    reason = f"depends on {_names(rerunning)}"
-    if any(decisions[need].decision != "rerun" for need in rerunning):
-        reason += f", which {'has' if len(rerunning) == 1 else 'have'} not finished"
-    return Decision(step=step.id, decision="rerun", reason=reason, unless_same=tuple(rerunning))
+def _again(step: Step, why: Reason) -> Decision:
+    return Decision(step=step.id, decision="rerun", reason=why.text, because=why.cause)
+
+
+def _redefined(step: Step) -> Decision:
+    because = Cause(kind="definition-changed")
+    return Decision(step=step.id, decision="rerun", reason="definition changed", because=because, changed=True)
+
+
+def _inside(decision: Decision) -> Reason:
+    """Return the reason of a decision about a unit as that of the controller around it."""
+    step, item = decision.unit
+    path = decision.because.path if decision.because else ""
+    kind = decision.because.kind if decision.because else "invalidated"
+    return Reason(f"{decision.unit}: {decision.reason}", Cause(kind=kind, step=step, item=item, path=path))
 
 
 def pending(step: Step, unit: UnitState) -> Decision:
+    """Decide about a step without a record that counts."""
     if isinstance(step.action, Approve):
-        return Decision(step=step.id, decision="run", reason=unit.reason if unit.approval else "waiting for approval")
+        reason = unit.reason if unit.approval else "waiting for approval"
+        return Decision(step=step.id, decision="run", reason=reason, because=Cause(kind="approval"))
     if unit.attempts or unit.completions:
-        return Decision(step=step.id, decision="rerun", reason=unit.reason or "invalidated")
-    return Decision(step=step.id, decision="run", reason="not started yet")
+        because = unit.because or Cause(kind="invalidated")
+        return Decision(step=step.id, decision="rerun", reason=unit.reason or "invalidated", because=because)
+    return Decision(step=step.id, decision="run", reason="not started yet", because=Cause(kind="not-started"))
 
 
 def _interrupted(step: Step, unit: UnitState, seen: AttemptProgress | None) -> Decision:
-    how = inflight.describe_interruption(unit, seen)
+    how = inflight.interruption_reason(unit, seen)
     if step.idempotent:
-        return Decision(step=step.id, decision="rerun", reason=how)
-    reason = f"{how} and the step is not idempotent: its outcome is in doubt"
-    return Decision(step=step.id, decision="ask", reason=reason)
+        return Decision(step=step.id, decision="rerun", reason=how.text, because=how.cause)
+    reason = f"{how.text} and the step is not idempotent: its outcome is in doubt"
+    return Decision(step=step.id, decision="ask", reason=reason, because=how.cause)
 
 
-def _reuse_reason(unit: UnitState, *, edited: bool) -> str:
+def _kept_reason(unit: UnitState, *, edited: bool) -> Reason:
     if unit.status == "skipped":
-        return f"skipped: {unit.reason}"
+        return Reason(f"skipped: {unit.reason}", Cause(kind="skipped"))
     if unit.status == "failed":
-        return "failed (allowed)"
-    return "completed; definition changed, ignored by --changes keep" if edited else "completed"
+        return Reason("failed (allowed)", Cause(kind="allowed-failure"))
+    text = "completed; definition changed, ignored by --changes keep" if edited else "completed"
+    return Reason(text, Cause(kind="completed"))
 
 
 def _names(steps: list[str]) -> str:
@@ -503,7 +591,7 @@ def nested_decisions(
             decisions.append(
                 _ask(
                     unit,
-                    f"{unit} was interrupted during attempt {state_of_unit.attempts}",
+                    Reason(f"{unit} was interrupted during attempt {state_of_unit.attempts}", Cause(kind="interrupted")),
                     "its outcome is in doubt",
                 )
             )
@@ -513,18 +601,21 @@ def nested_decisions(
     return tuple(decisions)
 
 
-def _ask(unit: UnitId, what: str, why: str) -> Decision:
-    return Decision(step=unit.step, item=unit.item, decision="ask", reason=f"{what} and it is not idempotent: {why}")
+def _ask(unit: UnitId, what: Reason, why: str) -> Decision:
+    reason = f"{what.text} and it is not idempotent: {why}"
+    return Decision(step=unit.step, item=unit.item, decision="ask", reason=reason, because=what.cause)
 
 
 def _flawed(unit: UnitId, step: Step, flaws: tuple[Flaw, ...], options: PlanOptions) -> Decision:
     lost = [flaw for flaw in flaws if not (flaw.restorable and options.restore)]
     if not lost:
         words = ", ".join(flaw.words for flaw in flaws[:3])
-        return Decision(step=unit.step, item=unit.item, decision="restore", reason=words, flaws=flaws)
+        because = Cause(kind="restored", path=flaws[0].path)
+        return Decision(step=unit.step, item=unit.item, decision="restore", reason=words, because=because, flaws=flaws)
+    why = Reason(lost[0].words, Cause(kind="artifact", path=lost[0].path))
     if not step.idempotent:
-        return _ask(unit, lost[0].words, "rerail does not repeat it by itself")
-    return Decision(step=unit.step, item=unit.item, decision="rerun", reason=lost[0].words, flaws=flaws)
+        return _ask(unit, why, "rerail does not repeat it by itself")
+    return Decision(step=unit.step, item=unit.item, decision="rerun", reason=why.text, because=why.cause, flaws=flaws)
 
 
 def describe_progress(unit: UnitState) -> str:

@@ -12,6 +12,7 @@ from rerail.core.events import (
     ArtifactRecord,
     AttemptProgress,
     BudgetKind,
+    Cause,
     Failure,
     InputRecord,
     Metrics,
@@ -36,6 +37,7 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     started_seq: int = 0  # journal position of the attempt that completed, or of the latest one
     changed_seq: int = 0  # journal position at which its product last changed
     completed_seq: int = 0  # journal position of its last completion: the last producer of a path owns it
+    settled_seq: int = 0  # journal position at which it was first settled; 0 also if that is unknown
     started_at: datetime | None = None
     finished_at: datetime | None = None
     duration: float | None = None
@@ -55,6 +57,8 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     items: Items | None = None  # of a map or loop: the statuses of its items
     generation: int = 0  # generation: how often its items were discarded
     worked: float = 0.0  # seconds that its attempts took, and those of discarded units inside it
+    void: float = 0.0  # of these, the seconds of work that no longer counts
+    because: Cause | None = None  # the reason as data, if it was invalidated or marked
     progress: AttemptProgress | None = None  # of the attempt in flight, or of the last one if it was interrupted
     approval: Approval | None = None  # given, and not acted on yet
 
@@ -82,6 +86,7 @@ class RunState(msgspec.Struct, kw_only=True):
     options: RunOptions = RunOptions()
     steps: int = 0  # number of steps of the pipeline
     hooks: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()  # recorded steps that the pipeline of the last invocation did not have
     started_at: datetime | None = None
     updated_at: datetime | None = None
     finished_at: datetime | None = None
@@ -96,6 +101,12 @@ class RunState(msgspec.Struct, kw_only=True):
     saved_usd: float = 0  # cost of reused work, not spent again in this invocation
     invoked_at: datetime | None = None  # when this invocation began
     inner: dict[str, set[str]] = {}  # instance → steps with a unit in it; derived from `units`
+
+    @property
+    def counted(self) -> list[UnitState]:
+        """The units of the pipeline's own steps: no hooks, no removed steps, nothing inside a controller."""
+        left_out = {*self.hooks, *self.removed}
+        return [unit for unit_id, unit in self.units.items() if unit_id.is_top_level and unit_id.step not in left_out]
 
     def unit(self, unit: UnitId) -> UnitState:
         """Return the state of a unit, to read; a unit without events is pending."""

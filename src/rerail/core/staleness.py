@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 
+from rerail.core.events import Cause, Reason
 from rerail.core.expressions import placeholders
 from rerail.core.model import Action, Approve, Loop, Map, Python, Run, Step, Subpipeline, Write
 from rerail.core.run_state import RunState, UnitState
@@ -158,29 +159,65 @@ def upstream_seq(step: Step, unit: UnitState, lineage: Mapping[str, int]) -> int
     return newest
 
 
-def stale_need(
+def named_needs(step: Step, shared_env: Mapping[str, str]) -> list[str] | None:
+    """Return the steps whose results alone count, as its expressions name them; None if all needs count.
+
+    All of them count unless inputs are declared: then the inputs are compared by themselves.
+    """
+    if not step.inputs:
+        return None
+    named = references(step, shared_env)[1]
+    if EVERYTHING in named:
+        return None
+    # Names inside an instance are those of its neighbours; steps outside are its controller's concern.
+    outer = outer_step(step.id)
+    return sorted(step_path(outer, name) for name in named)
+
+
+def nearest(step_id: str, needs: Mapping[str, Sequence[str]], wanted: Callable[[str], bool]) -> str | None:
+    """Return the nearest dependency of a step for which `wanted` holds, in the order of declaration; None if none."""
+    seen: set[str] = set()
+    level = list(needs[step_id])
+    while level:
+        for need in level:
+            if wanted(need):
+                return need
+        seen.update(level)
+        level = list(dict.fromkeys(below for need in level for below in needs[need] if below not in seen))
+    return None
+
+
+def stale_reason(
     step: Step,
     unit: UnitState,
     lineage: Mapping[str, int],
+    needs: Mapping[str, Sequence[str]],
     state: RunState,
     shared_env: Mapping[str, str],
     item: str | None = None,
-) -> str | None:
-    """Return the need that produced something different since this unit started, if that counts, or None.
+) -> Reason | None:
+    """Return why a unit is stale: the dependency whose result changed since the unit started, or None.
 
-    Without declared inputs all needs count; with them only the results that its expressions name. The inputs themselves
-    are checked elsewhere.
+    It is the nearest one; a dependency that had no result when the unit started is new.
     """
-    if step.inputs:
-        named = references(step, shared_env)[1]
-        if EVERYTHING not in named:
-            # Names inside an instance are those of its neighbours; steps outside are its controller's concern.
-            outer = outer_step(step.id)
-            changed = (
-                need for need in named if state.unit(UnitId(step_path(outer, need), item)).changed_seq > unit.started_seq
-            )
-            return next(iter(sorted(changed)), None)
-    for need in step.needs:
-        if lineage[need] > unit.started_seq:
-            return need
-    return None
+
+    def changed(need: str) -> bool:
+        return state.unit(UnitId(need, item)).changed_seq > unit.started_seq
+
+    named = named_needs(step, shared_env)
+    if named is not None:
+        found = next(filter(changed, named), None)
+    elif any(lineage[need] > unit.started_seq for need in step.needs):
+        found = nearest(step.id, needs, changed)
+    else:
+        found = None
+    if found is None:
+        return None
+    if state.unit(UnitId(found, item)).settled_seq > unit.started_seq:
+        return new_dependency(found, item)
+    return Reason(f"result of {found} changed", Cause(kind="result-changed", step=found, item=item))
+
+
+def new_dependency(step_id: str, item: str | None) -> Reason:
+    """Return the reason of a unit that depends on a step which had no result when the unit started."""
+    return Reason(f"new dependency {step_id}", Cause(kind="new-dependency", step=step_id, item=item))

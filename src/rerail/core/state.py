@@ -127,6 +127,7 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
             unit.status = "interrupted"
             unit.attempts = max(unit.attempts, 1)
             unit.reason = "its record was lost"
+            unit.because = ev.Cause(kind="record-lost")
 
 
 def _begin_invocation(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
@@ -141,6 +142,7 @@ def _begin_invocation(state: RunState, event: ev.RunStarted | ev.RunResumed) -> 
     state.options = event.options
     state.steps = event.steps
     state.hooks = event.hooks
+    state.removed = event.removed if isinstance(event, ev.RunResumed) else ()
 
 
 def _end_invocation(state: RunState, at: datetime | None, lasted: float | None = None) -> None:
@@ -243,12 +245,14 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     if not (comparable and unit.changed_seq and same_product(unit, event)):
         unit.changed_seq = seq
     unit.completed_seq = seq
+    unit.settled_seq = unit.settled_seq or seq
     unit.completions += 1
     unit.outputs = event.outputs
     unit.artifacts = event.artifacts
     unit.error = None
     unit.allowed = False
     unit.reason = ""
+    unit.because = None
     unit.head = ""
     unit.refusals = 0
     unit.approval = None
@@ -276,8 +280,10 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
     if event.allowed:
         # Dependants see it now, without outputs: that is a product too, and a different one.
         unit.changed_seq = seq
+        unit.settled_seq = unit.settled_seq or seq
         unit.outputs = {}
         unit.artifacts = ()
+    unit.because = None
     unit.retry_at = event.retry_at
     unit.retry_in = event.retry_in
     unit.allowed = event.allowed
@@ -320,6 +326,7 @@ def _answered(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGive
     unit.approval = Approval(approved=event.approved, by=event.by, at=event.at, reason=event.reason, seq=seq)
     unit.failures = 0
     unit.reason = f"{'approved' if event.approved else 'rejected'} by {event.by}"
+    unit.because = None
     if event.approved and state.error is not None and (state.error.step, state.error.item) == event.unit:
         state.error = None  # it is no longer why the run failed
     if not event.unit.is_top_level:
@@ -329,6 +336,7 @@ def _answered(state: RunState, unit: UnitState, seq: int, event: ev.ApprovalGive
 def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInterrupted) -> None:
     unit.finished_at = event.at
     unit.reason = event.reason
+    unit.because = None
     unit.worked += event.elapsed
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
@@ -341,8 +349,10 @@ def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped)
     unit.started_seq = seq
     if unit.completions or unit.error or not unit.changed_seq:  # else it was skipped before: no change
         unit.changed_seq = seq
+    unit.settled_seq = unit.settled_seq or seq
     unit.fingerprint = event.fingerprint
     unit.reason = event.reason
+    unit.because = None
     unit.finished_at = event.at
     unit.index = event.index
 
@@ -350,12 +360,15 @@ def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped)
 def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInvalidated) -> None:
     if unit.items is not None and not event.reopened:
         compaction.discard(state, event.unit, unit)
+    if not event.reopened or unit.items is None:
+        unit.void = unit.worked
     if event.index is not None:
         unit.index = event.index
     unit.failures = 0
     unit.refusals = 0
     unit.approval = None
     unit.reason = event.reason
+    unit.because = event.because or ev.Cause(kind="invalidated")
     unit.retry_at = None
     unit.retry_in = None
     unit.allowed = False
@@ -369,6 +382,7 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.retry_in = None
     unit.allowed = False
     unit.reason = f"marked {event.status} by {event.by}"
+    unit.because = ev.Cause(kind="marked")
     unit.error = None
     unit.finished_at = event.at
     if not event.unit.is_top_level:
@@ -376,12 +390,14 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
         compaction.reopen_ancestors(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
     if event.status != "completed":
         compaction.discard_inside(state, event.unit, unit)  # else it would continue with nothing left to do
+        unit.void = unit.worked
     if event.status == "completed":
         # A person vouches for it as it is now, whatever its inputs were and whatever changed before. Its product is
         # unknown, so it counts as different from any earlier one.
         unit.changed_seq = seq
         unit.started_seq = seq
         unit.completed_seq = seq
+        unit.settled_seq = unit.settled_seq or seq
         unit.artifacts = event.artifacts
         unit.inputs = event.inputs
         unit.fingerprint = ""
@@ -416,6 +432,7 @@ def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsR
 def _inherited(state: RunState, unit: UnitState, seq: int, event: ev.StepInherited) -> None:
     unit.started_seq = seq
     unit.changed_seq = seq
+    unit.settled_seq = seq
     unit.fingerprint = event.fingerprint
     unit.duration = event.duration
     unit.inputs = event.inputs

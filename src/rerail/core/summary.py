@@ -48,9 +48,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def summary_of(header: RunHeader, state: RunState) -> Summary:
     """Return the summary of a run."""
-    units = [
-        unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
-    ]
     maps = [
         unit.items
         for (_, item), unit in state.units.items()
@@ -68,7 +65,8 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         labels=header.labels,
         params=header.params,
         status=state.status,
-        steps_completed=min(sum(unit.settled for unit in units), state.steps),  # removed steps may be among them
+        # The minimum is for old journals, which do not name removed steps.
+        steps_completed=min(sum(unit.settled for unit in state.counted), state.steps),
         steps_total=state.steps,
         total_cost_usd=plus(total_cost(state), under_way),
         created_at=header.created_at,

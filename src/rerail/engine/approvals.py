@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rerail.core import events as ev
+from rerail.core.events import Cause, Reason
 from rerail.core.expressions.language import ExpressionError, render_value
 from rerail.core.model import Approve
 from rerail.core.state import UnitState
@@ -65,9 +66,11 @@ class Approvals:
         approval = self._state.unit(task.unit).approval
         if approval is None:
             return False
-        needs = [self._state.unit(UnitId(need, task.unit.item)) for need in task.step.needs]
-        if any(need.changed_seq > approval.seq and need.completions > 1 for need in needs):
-            self._recovery.invalidate(task.unit, "its inputs changed since the answer")
+        needs = ((need, self._state.unit(UnitId(need, task.unit.item))) for need in task.step.needs)
+        changed = next((need for need, at in needs if at.changed_seq > approval.seq and at.completions > 1), None)
+        if changed is not None:
+            cause = Cause(kind="result-changed", step=changed, item=task.unit.item)
+            self._recovery.invalidate(task.unit, Reason(f"result of {changed} changed since the answer", cause))
             return False
         return True
 

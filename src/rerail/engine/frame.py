@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
+from rerail.core.events import Reason
 from rerail.core.expressions.render import NOTHING
 from rerail.core.graph import Ancestors, Frontier, dependants
 from rerail.core.model import Step
-from rerail.core.staleness import stale_need, upstream_seq
+from rerail.core.staleness import stale_reason, upstream_seq
 from rerail.core.state import RunState, UnitState
 from rerail.core.unit_id import UnitId
 from rerail.engine.ready_queue import ReadyQueue, Task
@@ -71,7 +72,7 @@ class Frame:
         self._held: dict[str, str] = {}  # last hook of a clean-up → the step that waits for it
         self._cleaning: dict[str, str] = {}  # step → the last hook of its clean-up, while that runs
         self._blocked: set[str] = set()  # steps in doubt, or blocked by admission
-        self._required: dict[str, str] = {}  # settled step → why the plan has it run again
+        self._required: dict[str, Reason] = {}  # settled step → why the plan has it run again
         self._final_begun = False
         self.active = 0  # tasks that are not done
         self.status = ""  # value of `run.status` in its final hooks
@@ -113,13 +114,13 @@ class Frame:
         if in_doubt:
             self.doubt(step_id, of)
 
-    def require(self, step_id: str, reason: str) -> None:
+    def require(self, step_id: str, reason: Reason) -> None:
         """Have a settled step run again, even if its dependencies come out unchanged."""
         self._required[step_id] = reason
 
-    def required(self, task: Task) -> str:
-        """Return why the plan has a settled step run again; '' if it does not."""
-        return self._required.get(task.step.id, "")
+    def required(self, task: Task) -> Reason | None:
+        """Return why the plan has a settled step run again; None if it does not."""
+        return self._required.get(task.step.id)
 
     def doubt(self, step_id: str, of: Sequence[str] = ()) -> None:
         """Block a step in doubt, itself or `of` units inside it, until a person decides: the frame is not done before."""
@@ -171,8 +172,8 @@ class Frame:
         self.active += 1
         self._queue.push_at(task, due)
 
-    def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:
-        return stale_need(task.step, unit, self._upstream, state, self.body.env, self.item)
+    def outdated(self, task: Task, unit: UnitState, state: RunState) -> Reason | None:
+        return stale_reason(task.step, unit, self._upstream, self.body.needs, state, self.body.env, self.item)
 
     # Completion
 

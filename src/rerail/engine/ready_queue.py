@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from rerail.core.events import Reason
 from rerail.core.expressions.render import Inherited
 from rerail.core.model import Step
 from rerail.core.state import RunState, UnitState
@@ -30,11 +31,11 @@ class TaskParent(Protocol):
     def lookup(self, name: str, state: RunState) -> UnitId:
         """Return the unit that a name under `steps` refers to."""
 
-    def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:
-        """Return the dependency that produced something different since this unit started, or None."""
+    def outdated(self, task: Task, unit: UnitState, state: RunState) -> Reason | None:
+        """Return why the record of this unit no longer counts, if a dependency changed since it started, or None."""
 
-    def required(self, task: Task) -> str:
-        """Return why the plan has a settled unit run again; '' if it does not."""
+    def required(self, task: Task) -> Reason | None:
+        """Return why the plan has a settled unit run again; None if it does not."""
 
     def settle(self, task: Task, unit: UnitState) -> None:
         """Record that a task is done, and queue the tasks it releases."""

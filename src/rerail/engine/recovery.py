@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rerail.core import events as ev
 from rerail.core.audit import Audit
 from rerail.core.compaction import closed_iteration, past_loop
+from rerail.core.events import Reason
 from rerail.core.graph import topological
 from rerail.core.hooks import in_doubt, pending_cleanup
 from rerail.core.inflight import interrupted_event, last_seen
@@ -21,6 +22,8 @@ from rerail.engine.ready_queue import ReadyQueue, Task
 from rerail.engine.recorder import Recorder
 from rerail.engine.spec import RunSpec, attempt_name
 from rerail.ports import Clock
+
+FAILED_BEFORE = Reason("failed before", ev.Cause(kind="failed"))
 
 
 class Recovery:
@@ -111,24 +114,24 @@ class Recovery:
         again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
         if again and (record.status in ("completed", "skipped") or record.items is not None):
             # If an artifact is broken, restoring has recorded it already.
-            self.invalidate(unit, decision.reason)
+            self.invalidate(unit, decision.why)
         elif again and record.settled:
             # An allowed failure keeps its record until the step runs again, because the rest of its clean-up depends
             # on it. It counts as settled, so its frame has to be told that it runs again all the same.
-            frame.require(step.id, decision.reason)
+            frame.require(step.id, decision.why)
 
     def _go_on(self, unit: UnitId, decision: Decision) -> None:
         """Reopen the units inside a controller that run again, and everything around them."""
-        state = self._recorder.state
+        state, reason = self._recorder.state, decision.why
         again = [inner.unit for inner in decision.inner if inner.decision == "rerun"]
         again += [letter for letter in self._spec.execute.retry if letter in state.units and letter.is_within(unit)]
         for inner in again:
             if inner in state.units and state.units[inner].status in ("completed", "failed"):
-                self.invalidate(inner, decision.reason, reopened=True)
+                self.invalidate(inner, reason, reopened=True)
             outers = list(inner.ancestors())
             loop = past_loop(state, inner)
             if loop is not None:
-                self.invalidate(loop, decision.reason)  # later iterations depend on it
+                self.invalidate(loop, reason)  # later iterations depend on it
                 outers = outers[outers.index(loop) + 1 :]
             for outer in outers:
                 record, index = state.unit(outer), closed_iteration(state, outer)
@@ -136,9 +139,9 @@ class Recovery:
                 if failed:
                     self._reopen_dead(outer)
                 if failed or record.status == "completed" or index is not None:
-                    self.invalidate(outer, decision.reason, reopened=True, index=index)
+                    self.invalidate(outer, reason, reopened=True, index=index)
         if state.unit(unit).settled:
-            self.invalidate(unit, decision.reason, reopened=True)
+            self.invalidate(unit, reason, reopened=True)
 
     def _finish_clean_up(self, frame: Frame, step: Step, *, hold: bool) -> None:
         """Queue the rest of the clean-up of a failed step; with `hold`, before the next attempt of the step."""
@@ -173,7 +176,7 @@ class Recovery:
     def invalidate(
         self,
         unit: UnitId,
-        reason: str,
+        reason: Reason,
         quarantined: dict[str, str] | None = None,
         *,
         reopened: bool = False,
@@ -185,7 +188,8 @@ class Recovery:
                 at=self._clock.now(),
                 step=unit.step,
                 item=unit.item,
-                reason=reason,
+                reason=reason.text,
+                because=reason.cause,
                 quarantined=quarantined or {},
                 index=self._recorder.state.unit(unit).index if index is None else index,
                 reopened=reopened,
@@ -197,20 +201,20 @@ class Recovery:
         for hook in hooks:
             record = self._recorder.state.unit(hook.unit)
             if record.status not in ("pending", "running") and record.retry_at is None:
-                self.invalidate(hook.unit, "hooks run again")
+                self.invalidate(hook.unit, Reason("hooks run again", ev.Cause(kind="hook")))
 
     def reopen_failed(self, unit: UnitId) -> None:
         """Reopen a failed controller with its failed items, or those of them that are to be retried."""
         state = self._recorder.state
         self._reopen_dead(unit)
         if state.unit(unit).status == "failed" and state.unit(unit).retry_at is None:
-            self.invalidate(unit, "failed before", reopened=True)
+            self.invalidate(unit, FAILED_BEFORE, reopened=True)
 
     def _reopen_dead(self, unit: UnitId) -> None:
         """Reopen the items of a map that failed permanently, or those of them that are to be retried."""
         for dead in list(dead_items(self._recorder.state, unit)):
             if not self._spec.execute.retry or dead in self._spec.execute.retry:
-                self.invalidate(dead, "failed before", reopened=True)
+                self.invalidate(dead, FAILED_BEFORE, reopened=True)
 
 
 def _in_doubt_inside(decision: Decision) -> list[str]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from rerail.core import events as ev
+from rerail.core.events import Reason
 from rerail.core.expressions.language import ExpressionError, evaluate
 from rerail.core.hooks import PendingHooks, hook_ids, pending_finally
 from rerail.core.model import Loop, Subpipeline
@@ -31,7 +32,7 @@ from rerail.engine.launch import Launcher
 from rerail.engine.progress import record_cost, record_progress
 from rerail.engine.ready_queue import ReadyQueue, RunningTasks, Task
 from rerail.engine.recorder import Recorder
-from rerail.engine.recovery import Recovery
+from rerail.engine.recovery import FAILED_BEFORE, Recovery
 from rerail.engine.scopes import ScopeBuilder
 from rerail.engine.shutdown import Shutdown, record_result, run_result
 from rerail.engine.spec import STOP_GRACE, RunResult, RunSpec, Toolbox
@@ -198,7 +199,7 @@ class Runner:
             if task.controls:
                 self._reopen_controller(task, unit)
             elif unit.status == "failed" and unit.retry_at is None:
-                self.recovery.invalidate(task.unit, "failed before")
+                self.recovery.invalidate(task.unit, FAILED_BEFORE)
             if step.when and self._skips(task):
                 continue
             if not self._admission.idle and self._admission.blocks(task):
@@ -220,13 +221,13 @@ class Runner:
         """Re-check a settled step after its dependencies ran; return False if it is reused, or still being checked."""
         why = task.parent.required(task)
         if not why:
-            changed = task.parent.outdated(task, unit, self.state)
-            why = f"result of {changed} changed" if changed else self._files.changed(task, unit)
+            why = task.parent.outdated(task, unit, self.state) or self._files.changed(task, unit)
         lost = "" if why else self._files.confirm(task, unit)
         if why or lost:
             quarantined = self._files.clear(task, unit)
             if quarantined is not None:
-                self.recovery.invalidate(task.unit, why or f"{lost} while others ran", quarantined)
+                broken = Reason(f"{lost} while others ran", ev.Cause(kind="artifact"))
+                self.recovery.invalidate(task.unit, why or broken, quarantined)
             return quarantined is not None
         if lost is not None:
             self.recorder.warn(f"{task.unit}: unchanged: its inputs are the same")
@@ -238,9 +239,9 @@ class Runner:
     def _reopen_controller(self, task: Task, unit: UnitState) -> None:
         """Before a controller starts: discard items that are out of date, reopen those that failed."""
         if unit.items is not None:
-            changed = task.parent.outdated(task, unit, self.state)
-            if changed:
-                self.recovery.invalidate(task.unit, f"result of {changed} changed")
+            why = task.parent.outdated(task, unit, self.state)
+            if why:
+                self.recovery.invalidate(task.unit, why)
                 return
         if has_failed(task.step, unit):
             self.recovery.reopen_failed(task.unit)
@@ -255,7 +256,7 @@ class Runner:
             return False
         reason = f"`when` is false ({step.when})"
         if self.state.unit(task.unit).status != "pending":
-            self.recovery.invalidate(task.unit, reason)
+            self.recovery.invalidate(task.unit, Reason(reason, ev.Cause(kind="skipped")))
         self._files.forget(task)
         definition = self.spec.definition(step) if item is None else ""
         self.recorder.stage(
@@ -312,7 +313,7 @@ class Runner:
     def _unlaunch(self, starts: Sequence[Task], reason: str) -> None:
         for task in starts:
             self.running.remove(task.unit)
-            self.recovery.invalidate(task.unit, reason, reopened=True)
+            self.recovery.invalidate(task.unit, Reason(reason, ev.Cause(kind="invalidated")), reopened=True)
 
     def _launch(self, starts: Sequence[Task]) -> None:
         controllers = [task for task in starts if self._launcher.launch(task, self.running.attempt(task.unit))]

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from rerail.core.events import InputRecord
+from rerail.core.events import Cause, InputRecord, Reason
 from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.render import filled
 from rerail.core.state import UnitState
@@ -53,16 +53,17 @@ class StepFiles:
         """Return the inputs of a task that is about to start."""
         return self.examined[task.unit].inputs
 
-    def changed(self, task: Task, unit: UnitState) -> str:
-        """Return which input of a settled unit has changed since it was read; '' if none."""
+    def changed(self, task: Task, unit: UnitState) -> Reason | None:
+        """Return which input of a settled unit has changed since it was read; None if none."""
         if not task.step.inputs or unit.status != "completed":
-            return ""
+            return None
         check = self.examined[task.unit]
         if check.problem:
-            return check.problem
+            return Reason(check.problem, Cause(kind="input-changed"))
         now = {read.path: read.sha256 for read in check.inputs}
         was = {read.path: read.sha256 for read in unit.inputs}
-        return next((f"input {path} changed" for path in now if now[path] != was.get(path)), "")
+        path = next((path for path in now if now[path] != was.get(path)), None)
+        return None if path is None else Reason(f"input {path} changed", Cause(kind="input-changed", path=path))
 
     def confirm(self, task: Task, unit: UnitState) -> str | None:
         """Return which artifact of a settled unit broke in this invocation, or ''; None while the worker is busy."""

@@ -9,13 +9,14 @@ import click
 
 from rerail import api
 from rerail.app.masking import present_secrets, refuse_secret_pipeline
-from rerail.app.runs import unfinished
+from rerail.app.runs import owner_fields, unfinished
 from rerail.cli.execute import ExecuteFlags, go_on, show_plan
 from rerail.cli.options import complete_run, default_pipeline, find_run, json_option, open_store, store_option
+from rerail.cli.render.streams import print_json, say
 from rerail.core.model import RunOptions
 from rerail.core.planner import plan as plan_of
 from rerail.core.state import RunState
-from rerail.errors import UsageError
+from rerail.errors import RunBusy, UsageError
 
 
 @click.command(epilog="Example: rerail plan last")
@@ -27,7 +28,8 @@ from rerail.errors import UsageError
 def plan(what: str | None, as_json: bool, store_url: str | None, **wishes: Any) -> int:
     """Show what a run would do and why, without changing anything (`run --dry-run`, `resume --dry-run`).
 
-    By default that of the newest unfinished run; if there is none, of pipeline.yaml or rerail.yaml of this directory.
+    `rerail docs reasons` says what each reason means (docs/reference/reasons.md). By default the plan is that of the
+    newest unfinished run; if there is none, of pipeline.yaml or rerail.yaml of this directory.
     """
     if what is None:
         store = open_store(store_url)
@@ -41,4 +43,12 @@ def plan(what: str | None, as_json: bool, store_url: str | None, **wishes: Any) 
         show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
         return 0
     store = open_store(store_url)
-    return go_on(store, find_run(store, what), ExecuteFlags.parse(dry_run=True, as_json=as_json, **wishes))
+    run_id = find_run(store, what)
+    try:
+        return go_on(store, run_id, ExecuteFlags.parse(dry_run=True, as_json=as_json, **wishes))
+    except RunBusy as busy:  # it is healthy, and that is the answer
+        say(f"rerail: {busy.message}\n  next: {busy.hint}")
+        if as_json:
+            owner = owner_fields(store.ownership(run_id))
+            print_json({"decisions": [], "running": owner})
+        return 0

@@ -36,7 +36,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
     within = totals_by_step(state, lasting=True)
     asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
     for made in (*plan.decisions, *asked, *plan.hooks):
-        reason = made.reason + (_condition(made.unless_same))
+        reason = made.reason
         known = state.unit(UnitId(made.step))
         if known.refusals and known.retry_at is not None and made.decision == "rerun":
             reason += f", not before {moment(known.retry_at)}"
@@ -63,13 +63,6 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
         rows.insert(0, tuple((head, "dim") for head in heads))
     for line in table(rows, look, indent="  ", cut=2):
         say_raw(line)
-
-
-def _condition(needs: tuple[str, ...]) -> str:
-    """Say when a step that depends on others really runs again."""
-    if not needs:
-        return ""
-    return f"; reruns only if {'its result changes' if len(needs) == 1 else 'their results change'}"
 
 
 def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Terminal) -> None:
@@ -106,9 +99,7 @@ def say_saved(plan: Plan, state: RunState) -> None:
 
 def say_sum(run_id: str, status: str, state: RunState) -> None:
     """Print the result of the run in one line."""
-    units = [
-        unit for (step, item), unit in state.units.items() if item is None and "/" not in step and step not in state.hooks
-    ]
+    units = state.counted
     waiting = sum(unit.status == "failed" and unit.retry_at is not None for unit in units)
     counts = {
         "completed": sum(unit.status == "completed" for unit in units),

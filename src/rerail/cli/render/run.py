@@ -15,6 +15,7 @@ from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.inflight import how_far
 from rerail.core.items import ItemsRecord
 from rerail.core.money import COST, NOTHING, StepTotals, amount, total
+from rerail.core.unit_id import top_step
 from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
@@ -92,6 +93,8 @@ class RunView:
     def _step(self, step: StepRecord) -> tuple[Cell, ...]:
         status: str = "interrupted" if self._status == "crashed" and step.status == "running" else step.status
         shown = "allowed" if step.allowed_failure else status
+        if top_step(step.id) in self._checkpoint.removed_steps:
+            return self._removed(step)
         if status == "failed" and step.retry_at is not None:
             shown = status = "waiting"
         style = STYLES.get(shown, "")
@@ -103,6 +106,11 @@ class RunView:
             (dollars(self._cost_of(step)), ""),
             (self._remark(step), "dim"),
         )
+
+    def _removed(self, step: StepRecord) -> tuple[Cell, ...]:
+        took, cost = seconds(step.duration_seconds), dollars(self._cost_of(step))
+        told = f"{step.status}; not in the pipeline any more"
+        return ((step.id, "dim"), ("- removed", "dim"), (took, "dim"), ("", ""), (cost, "dim"), (told, "dim"))
 
     def _cost_of(self, step: StepRecord) -> float:
         """Return the cost of a step; of a top-level step, with everything inside it."""

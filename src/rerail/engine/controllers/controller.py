@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rerail.core import events as ev
+from rerail.core.events import Cause, Reason
 from rerail.core.expressions import language
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import NOTHING
@@ -232,7 +233,7 @@ class Controller(ABC):
         """Discard everything inside: its records can no longer be matched with items."""
         self.host.recorder.warn(f"{self.unit}: {why}; restarting it")
         attempt = self.state.unit(self.unit).attempts + 1
-        self.host.recovery.invalidate(self.unit, why)
+        self.host.recovery.invalidate(self.unit, Reason(why, Cause(kind="record-lost")))
         self.host.recorder.stage(
             ev.StepStarted(
                 at=self.host.clock.now(),

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from rerail.core import item_list as lists
+from rerail.core.events import Cause, Reason
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import mentioned, shell
 from rerail.core.item_list import ItemList, ItemListError, ItemListStopped
@@ -258,11 +259,11 @@ class MapController(Controller):
     def lookup(self, name: str, state: RunState) -> UnitId:
         return self.outer.lookup(name, state)
 
-    def outdated(self, task: Task, unit: UnitState, state: RunState) -> str | None:  # noqa: ARG002 - of TaskParent
+    def outdated(self, task: Task, unit: UnitState, state: RunState) -> Reason | None:  # noqa: ARG002 - of TaskParent
         return None
 
-    def required(self, task: Task) -> str:  # noqa: ARG002 - of TaskParent
-        return ""
+    def required(self, task: Task) -> Reason | None:  # noqa: ARG002 - of TaskParent
+        return None
 
     def allows_failure(self, task: Task) -> bool:
         return task.step.allow_failure or self.action.on_item_failure == "skip"
@@ -355,7 +356,8 @@ class MapController(Controller):
         self.host.recorder.warn(f"{self.unit}: the records of {len(indexes)} completed items are lost; they run again")
         for index in indexes:
             item = self.unit.child(self._listing.keys[index])
-            self.host.recovery.invalidate(item, "its record was lost", index=index)
+            lost = Reason("its record was lost", Cause(kind="record-lost"))
+            self.host.recovery.invalidate(item, lost, index=index)
         self._cursor = 0
         self._fill()
 
