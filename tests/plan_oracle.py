@@ -41,16 +41,16 @@ def violations(plan: Any, deeds: Deeds, state: Any) -> Iterator[str]:
         unit, final = decision.unit, state.unit(decision.unit)
         said = f"{unit}: the plan said {decision.decision} ({decision.reason})"
         inside = [one for one in deeds.started if one.is_within(unit)]
-        if decision.decision in ("reuse", "restore", "skip", "ask") and inside:
+        if decision.decision in ("reuse", "restore", "skip", "in-doubt") and inside:
             yield f"{said}, and {inside[0]} started"
         touched = unit in deeds.started or unit in deeds.skipped
-        must_start = decision.decision in ("run", "rerun", "continue") and not decision.unless_same
+        must_start = decision.decision in ("run", "rerun", "continue") and not decision.unless_unchanged
         if must_start and final.settled and not touched:
             yield f"{said}, and it is {final.status} without having started"
         for inner in decision.inner if decision.decision == "continue" else ():
             if inner.decision == "rerun" and final.status == "completed" and inner.unit not in deeds.started:
                 yield f"{said}; of {inner.unit} it said rerun, and that did not start"
-            if inner.decision == "ask" and inner.unit in deeds.started:
+            if inner.decision == "in-doubt" and inner.unit in deeds.started:
                 yield f"{said}; of {inner.unit} it said ask, and that started"
 
 

@@ -195,7 +195,7 @@ def test_every_decision_has_its_reason(history: list[Any], decision: str, reason
 def test_a_step_that_is_not_idempotent_and_was_cut_off_is_asked_about() -> None:
     state = fold(enumerate([testing.started(), ev.StepStarted(at=AT, step="a", attempt=1)], 1))
 
-    assert plan(two_steps(idempotent=False), state).decisions[0].decision == "ask"
+    assert plan(two_steps(idempotent=False), state).decisions[0].decision == "in-doubt"
 
 
 def test_retries_time_limits_and_names_are_not_part_of_the_definition() -> None:
@@ -220,7 +220,7 @@ def test_changes_keep_reuses_what_was_edited_and_says_so() -> None:
     kept = plan(changed, state, options=PlanOptions(changes="keep")).decisions
     assert [item.decision for item in kept] == ["reuse", "reuse"]
     assert "--changes keep" in kept[0].reason
-    assert plan(changed, state).decisions[1].unless_same == ("a",)
+    assert plan(changed, state).decisions[1].unless_unchanged == ("a",)
 
 
 @pytest.mark.scenario("L5")

@@ -358,7 +358,7 @@ MUTANTS = (
     Mutant(
         name="sealing-takes-any-name",
         file="artifacts/seal.py",
-        old="        _refuse_secret_names(artifact, found, means.mask)\n",
+        old="        _require_no_secret_names(artifact, found, means.mask)\n",
         new="",
         tests=("tests/e2e/test_secret_leaks.py::test_sealing_refuses_a_name_that_holds_a_secret",),
     ),

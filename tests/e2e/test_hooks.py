@@ -118,7 +118,7 @@ def test_a_hook_that_must_not_be_repeated_asks(project: Project, where: str) -> 
     (project.root / "fixed").touch()
     asked = project.rerail("resume", "r", check=5)
 
-    assert "ask    pay" in asked.stderr
+    assert "in-doubt  pay" in asked.stderr
     assert "rerail mark r pay completed|failed|pending" in asked.stderr
     assert project.ledger() == ["a", "pay"]
     project.rerail("mark", "r", "pay", "completed", check=0)
@@ -171,7 +171,7 @@ def test_what_is_asked_about_a_clean_up_is_asked_until_it_is_answered(project: P
     for name in ("go", "fixed"):
         (project.root / name).touch()
     for _ in range(3):
-        assert "ask    one" in project.rerail("resume", "r", check=5).stderr
+        assert "in-doubt  one" in project.rerail("resume", "r", check=5).stderr
     project.rerail("mark", "r", "one", "completed", check=0)
     resumed = project.rerail("resume", "r", check=0)
 

@@ -696,7 +696,7 @@ class Harness:
         if done.returncode or not done.stdout.strip():
             return None
         decisions = json.loads(done.stdout)["decisions"]
-        return {one["step"]: one["decision"] for one in decisions if not one.get("unless_same")}
+        return {one["step"]: one["decision"] for one in decisions if not one.get("unless_unchanged")}
 
     def execute(self, command: list[str], strike: tuple[str, str, int, float] | None, first: int) -> Invocation:
         out, err = self.root / "stdout", self.root / "stderr"

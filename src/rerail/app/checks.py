@@ -26,7 +26,7 @@ def params_of(pipeline: Pipeline, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def refuse_odd_text(header: RunHeader) -> None:
+def check_text(header: RunHeader) -> None:
     wrong = problem(header.params, "params")
     try:
         msgspec.json.encode(header)
@@ -36,7 +36,7 @@ def refuse_odd_text(header: RunHeader) -> None:
         raise UsageError(f"{wrong}: names, paths, params and labels must be UTF-8", hint="rerail run --help")
 
 
-def refuse_misplaced(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:
+def check_paths(pipeline: Pipeline, place: ProjectPaths, path: str) -> None:
     """Reject artifacts and inputs outside the project, and invalid schemas; raise PipelineInvalid."""
     from rerail.artifacts.paths import PathNotAllowed  # only for pipelines that name files
     from rerail.walker import is_pattern

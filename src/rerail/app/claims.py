@@ -51,7 +51,7 @@ class Claims:
         """Lock the table of claims while the context is active: two simultaneous starts see each other."""
         return self._table.locked()
 
-    def reject_conflicts(self, run_id: str, claims: Sequence[Claim], *, command: str) -> None:
+    def check_conflicts(self, run_id: str, claims: Sequence[Claim], *, command: str) -> None:
         """Reject claims that conflict with those of a live run; raise RunBusy. Under `alone`."""
         for other in self._others(run_id):
             if other.until is not None or not self.is_live(other.run_id):
@@ -281,7 +281,7 @@ class RunClaims:
         if self._group:
             self._claims.end_leftovers(self._run_id, self._group)
         if not self._allow_concurrent:
-            self._claims.reject_conflicts(self._run_id, self._mine, command=command)
+            self._claims.check_conflicts(self._run_id, self._mine, command=command)
         log = own()
         try:
             self._claims.put(self._run_id, self._mine, self._group)

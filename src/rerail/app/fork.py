@@ -11,7 +11,7 @@ import msgspec
 
 from rerail.app.checks import params_of
 from rerail.app.claims import concurrency_group
-from rerail.app.masking import mask_of, refuse_secret_header, refuse_secrets
+from rerail.app.masking import mask_of, require_no_secrets, require_no_secrets_in_header
 from rerail.app.planning import ResumePlan, ResumeRequest, absolute, plan_resume, run_audit
 from rerail.app.start import StartRequest, create_run, header_of, started
 from rerail.core.checkpoint import checkpoint_of
@@ -46,7 +46,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     )
     pipeline = origin.pipeline
     mask = mask_of(pipeline, request.options)
-    refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
+    require_no_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     params = params_of(pipeline, {**_known(parent.header.params, pipeline), **request.params})
     path = absolute(parent.header.pipeline_path, base_dir)
     labels = {**parent.header.labels, **request.labels}
@@ -55,11 +55,11 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
     )
     header = msgspec.structs.replace(header, parent=parent_id, work_dir=parent.header.work_dir)
     header = msgspec.structs.replace(header, concurrency=concurrency_group(pipeline, header))
-    refuse_secret_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
+    require_no_secrets_in_header(mask, header, store.directory(header.run_id), absolute(header.work_dir, base_dir))
     opening = started(pipeline, origin.text, request.options, now)
     changed = {name for name in params if params[name] != parent.header.params.get(name)}
     as_it_was = plan(pipeline, parent.state)
-    outdated = {made.step: made.why for made in as_it_was.decisions if not made.kept and not made.unless_same}
+    outdated = {made.step: made.why for made in as_it_was.decisions if not made.kept and not made.unless_unchanged}
     adopted = tuple(
         mask.struct(_with_results(event, store, header.run_id, absolute(header.work_dir, base_dir)))
         for event in _inherited(parent, pipeline, request.execute.start, changed, outdated, now)

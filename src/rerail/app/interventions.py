@@ -22,7 +22,7 @@ from rerail.core.unit_id import UnitId, is_step_within, item_depth, outer_step, 
 from rerail.errors import RunBusy, UsageError
 from rerail.ports import RunWriter, Store
 
-MOST_REASON = 10_000  # characters
+MAX_REASON = 10_000  # characters
 _SAID = StepMarked | ApprovalGiven | ItemDropped | ItemEdited  # events of people
 
 
@@ -48,7 +48,7 @@ def mark(store: Store, run_id: str, unit: UnitId, status: Any, by: str, *, base_
         now, (step, item) = datetime.now(UTC), unit
         known = log.recording.state.unit(unit)
         if status != "completed":  # vouching for the present product changes nothing for later iterations
-            _refuse_past_iterations(log.recording.state, unit, run_id)
+            _check_current_iteration(log.recording.state, unit, run_id)
         files: dict[str, Any] = {}
         if status == "completed" and item is None and "/" not in step:
             files = sealed_now(store, log, step, base_dir, until)
@@ -67,7 +67,7 @@ class PersonsAnswer(NamedTuple):
     reason: str = ""
 
 
-def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_dir: str = "") -> tuple[UnitId, bool]:
+def answer(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_dir: str = "") -> tuple[UnitId, bool]:
     """Record the answer to an `approve` step; return the unit, and whether it was sent to the owner of the run.
 
     It may be given before the step is reached. Raise UsageError if there is no such step, or it has its answer.
@@ -77,9 +77,9 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
     unit = _approve_step(ready.pipeline, recording.state, step, run_id)
     if not recording.state.seq:
         raise UsageError(f"run {run_id} has not started", hint=f"rerail resume {run_id}")
-    _refuse_answered(recording.state, unit, run_id)
-    if len(verdict.reason) > MOST_REASON:
-        raise UsageError(f"-m: {len(verdict.reason)} characters; {MOST_REASON} at most", hint="rerail approve --help")
+    _check_unanswered(recording.state, unit, run_id)
+    if len(verdict.reason) > MAX_REASON:
+        raise UsageError(f"-m: {len(verdict.reason)} characters; {MAX_REASON} at most", hint="rerail approve --help")
     mask = mask_of(ready.pipeline, recording.state.options)
     by, approved, reason = verdict.by, verdict.approved, verdict.reason
     now = datetime.now(UTC)
@@ -93,12 +93,12 @@ def judge(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base_
         except RunBusy:
             store.send(run_id, said)
             return unit, True
-        _refuse_answered(log.recording.state, unit, run_id)  # another answer may have been quicker
+        _check_unanswered(log.recording.state, unit, run_id)  # another answer may have been quicker
         _record(store, log, [said])
     return unit, False
 
 
-def _refuse_answered(state: RunState, unit: UnitId, run_id: str) -> None:
+def _check_unanswered(state: RunState, unit: UnitId, run_id: str) -> None:
     status = state.unit(unit).status
     if status in ("completed", "skipped", "running"):
         raise UsageError(f"{unit} is not waiting for approval: it is {status}", hint=f"rerail show {run_id}")
@@ -132,18 +132,18 @@ def edit_item(store: Store, run_id: str, unit: UnitId, value: Any, by: str, *, b
     recording = store.read(run_id)
     ready = plan_resume(store, recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
     mask = mask_of(ready.pipeline, recording.state.options)
-    _refuse_past_iterations(recording.state, unit, run_id)
+    _check_current_iteration(recording.state, unit, run_id)
     hint = f"rerail dlq show {run_id} {unit.item}"
     if mask.value(value) != value:
         raise UsageError("the new value holds a secret; items are recorded, and secrets never are", hint=hint)
     try:
-        lists.reject_invalid(unit.item or "", value)
+        lists.check_item(unit.item or "", value)
     except lists.ItemListError as error:
         raise UsageError(f"the new value cannot be an item: {error}", hint=hint) from None
     _change(store, run_id, lambda now: [ItemEdited(at=now, step=unit.step, item=unit.item, value=value, by=by)])
 
 
-def _refuse_past_iterations(state: RunState, unit: UnitId, run_id: str) -> None:
+def _check_current_iteration(state: RunState, unit: UnitId, run_id: str) -> None:
     """Reject a unit in an iteration of a loop that has ended; raise UsageError.
 
     All later iterations depend on it: it cannot be changed without beginning the loop anew.

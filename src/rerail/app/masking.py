@@ -64,7 +64,7 @@ def hiding(mask: Mask) -> Iterator[None]:
         raise
 
 
-def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
+def require_no_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
     """Reject values that are recorded unmasked and hold a secret; raise UsageError with the name."""
     for name, value in given.items():
         if mask.holds(name) or mask.value(value) != value:
@@ -75,7 +75,7 @@ def refuse_secrets(mask: Mask, given: Mapping[str, Any]) -> None:
             )
 
 
-def refuse_secret_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: str) -> None:
+def require_no_secrets_in_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: str) -> None:
     """Reject a header that holds a secret; raise UsageError.
 
     run.json is written unmasked, and so is the path from the pipeline to the results of its maps.
@@ -86,12 +86,12 @@ def refuse_secret_header(mask: Mask, header: RunHeader, run_dir: str, work_dir: 
     if run_dir:
         paths["the path of the state directory"] = os.path.relpath(run_dir, work_dir)
     names = {f"--secret {name}": name for name in header.options.secrets}
-    refuse_secrets(
+    require_no_secrets(
         mask, {**header.params, **header.labels, **names, **paths, "the name of the pipeline": header.pipeline}
     )
 
 
-def refuse_secret_pipeline(mask: Mask, pipeline: Pipeline, text: bytes, path: str) -> None:
+def require_no_secrets_in_pipeline(mask: Mask, pipeline: Pipeline, text: bytes, path: str) -> None:
     """Reject a pipeline whose text or names hold a secret; raise UsageError.
 
     The file is kept with the run, and so are the names in it, however they are written.

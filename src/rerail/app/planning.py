@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rerail.app.checks import refuse_misplaced
+from rerail.app.checks import check_paths
 from rerail.app.execution import InvocationRequest
-from rerail.app.masking import hiding, present_secrets, refuse_secret_pipeline
+from rerail.app.masking import hiding, present_secrets, require_no_secrets_in_pipeline
 from rerail.app.traces import last_traces
 from rerail.core.audit import Audit
 from rerail.core.checkpoint import Checkpoint, checkpoint_of
@@ -114,23 +114,23 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
         pipeline = load_pipeline(text, path)
         notices.append(f"{path} is missing; using the copy of the last invocation")
     mask = present_secrets(pipeline, request.options or (state.options if state.seq else header.options))
-    refuse_secret_pipeline(mask, pipeline, text, header.pipeline_path)
-    _refuse_unknown(pipeline, (request.execute.start, request.execute.until), header.run_id)
+    require_no_secrets_in_pipeline(mask, pipeline, text, header.pipeline_path)
+    _check_steps(pipeline, (request.execute.start, request.execute.until), header.run_id)
     if request.execute.changes == "refuse" and frozen is not None and text != frozen:
-        _refuse_changes(pipeline, frozen, path, header.run_id)
+        _check_unchanged(pipeline, frozen, path, header.run_id)
     from rerail.artifacts.paths import place_of  # only for pipelines that name files
 
     place = place_of(absolute(header.work_dir, base_dir), base_dir, store.root)
     if request.execute.verify is not None:
-        refuse_misplaced(pipeline, place, path)
+        check_paths(pipeline, place, path)
     with hiding(mask):
         audit = run_audit(pipeline, state, place, store.content, request)
     wishes = PlanOptions(**msgspec.structs.asdict(request.execute), seen=last_traces(store, recording))
     if request.execute.changes != "keep" and not audit.flaws:
         relisted = _relisted(store, recording, pipeline, place)
         wishes = msgspec.structs.replace(wishes, relisted=relisted)
-        if relisted and request.execute.changes == "refuse":
-            _refuse_other_items(header.run_id, relisted)
+        if request.execute.changes == "refuse":
+            _check_items(header.run_id, relisted)
     return ResumePlan(
         run_id=header.run_id,
         recording=recording,
@@ -146,16 +146,16 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
     )
 
 
-def _refuse_unknown(pipeline: Pipeline, wanted: Iterable[str], run_id: str) -> None:
+def _check_steps(pipeline: Pipeline, wanted: Iterable[str], run_id: str) -> None:
     for step in wanted:
         if step and step not in {known.id for known in pipeline.steps}:
             there = ", ".join(known.id for known in pipeline.steps[:12])
             raise UsageError(f"the pipeline has no step `{step}`; it has {there}", hint=f"rerail show {run_id}")
 
 
-def _refuse_other_items(run_id: str, relisted: Mapping[str, str]) -> None:
-    step, how = next(iter(relisted.items()))
-    raise PipelineChanged(f"run {run_id}, map {step}: {how}", hint=f"rerail resume {run_id} --changes rerun|keep")
+def _check_items(run_id: str, relisted: Mapping[str, str]) -> None:
+    for step, how in relisted.items():
+        raise PipelineChanged(f"run {run_id}, map {step}: {how}", hint=f"rerail resume {run_id} --changes rerun|keep")
 
 
 def _relisted(store: Store, recording: LoadedRun, pipeline: Pipeline, place: ProjectPaths) -> dict[str, str]:
@@ -214,7 +214,7 @@ def _frozen(store: Store, recording: LoadedRun) -> bytes | None:
         return None
 
 
-def _refuse_changes(pipeline: Pipeline, frozen: bytes, path: str, run_id: str) -> None:
+def _check_unchanged(pipeline: Pipeline, frozen: bytes, path: str, run_id: str) -> None:
     from rerail.loaders.yaml import load_pipeline  # YAML: commands that only read a run start without it
 
     def definitions(of: Pipeline) -> dict[str, str]:

@@ -30,7 +30,7 @@ def restore(
 ) -> tuple[ResumePlan, list[Restored]]:
     """Restore and quarantine; if a path cannot be restored after all, make another plan and report it."""
     done: list[Restored] = []
-    while any(decision.flaws and decision.decision != "ask" for decision in ready.plan.everything):
+    while any(decision.flaws and decision.decision != "in-doubt" for decision in ready.plan.everything):
         from rerail.artifacts.restore import Restorer  # only for runs with broken artifacts
 
         restorer = Restorer(ready.place, content, files, ready.run_id, ready.mask)
@@ -57,7 +57,7 @@ def restore_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
         mine = by_unit.get(decision.unit, [])
         quarantined = {path: where for one in mine for path, where in one.quarantined.items()}
         restored = {flaw.path: str(flaw.condition) for one in mine for flaw in one.restored}
-        if decision.mends or (decision.kept and restored):
+        if decision.restores or (decision.kept and restored):
             artifacts = next((one.artifacts for one in reversed(mine) if one.artifacts), ())
             if not artifacts:
                 continue
@@ -66,7 +66,7 @@ def restore_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
                     at=at, step=step, item=item, found=restored, artifacts=artifacts, quarantined=quarantined
                 )
             )
-        elif decision.flaws and decision.decision != "ask":
+        elif decision.flaws and decision.decision != "in-doubt":
             events.append(
                 StepInvalidated(
                     at=at,

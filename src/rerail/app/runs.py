@@ -144,7 +144,7 @@ def resumable(
     if run_id is not None:
         if run_id not in store.runs():
             return None
-        _refuse_conflict(store, run_id, given)
+        _check_params(store, run_id, given)
         return run_id
     path = os.path.realpath(pipeline_path)
     index = store.index()
@@ -165,7 +165,7 @@ def _conflicts(recording: LoadedRun, given: dict[str, Any]) -> list[str]:
     return [name for name, value in given.items() if name not in params or params[name] != value]
 
 
-def _refuse_conflict(store: Store, run_id: str, given: dict[str, Any]) -> None:
+def _check_params(store: Store, run_id: str, given: dict[str, Any]) -> None:
     conflicting = _conflicts(store.read(run_id), given)
     if conflicting:
         raise UsageError(
@@ -191,7 +191,7 @@ def prunable(store: Store, oldest: float | None, keep: int, statuses: tuple[str,
 def prune_run(store: Store, run_id: str, statuses: tuple[str, ...]) -> None:
     """Delete a run; raise if it has another status by now, or an owner."""
 
-    def reject_other_status() -> None:
+    def check_status() -> None:
         # The list is not enough to destroy anything: since then a step may have been marked, the run resumed or
         # forked, and damage is evidence.
         try:
@@ -203,7 +203,7 @@ def prune_run(store: Store, run_id: str, statuses: tuple[str, ...]) -> None:
         if status not in statuses:
             raise UsageError(f"it is {status} now", hint=f"rerail show {run_id}")
 
-    delete_run(store, run_id, reject_other_status)
+    delete_run(store, run_id, check_status)
 
 
 def delete_run(store: Store, run_id: str, check: Callable[[], None] = lambda: None) -> None:

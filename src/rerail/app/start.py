@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from rerail import processes
-from rerail.app.checks import params_of, refuse_misplaced, refuse_odd_text
+from rerail.app.checks import check_paths, check_text, params_of
 from rerail.app.claims import RunClaims, concurrency_group
 from rerail.app.execution import Functions, InvocationRequest, RunOutcome, teller_of
-from rerail.app.masking import mask_of, refuse_secret_header, refuse_secret_pipeline, refuse_secrets
+from rerail.app.masking import mask_of, require_no_secrets, require_no_secrets_in_header, require_no_secrets_in_pipeline
 from rerail.app.planning import absolute, load, relative, sha256
 from rerail.core.events import RunStarted
 from rerail.core.formats import HEADER
@@ -79,14 +79,14 @@ def start_pipeline(
     now = datetime.now(UTC)
     check_plugins(request)
     mask = mask_of(pipeline, request.options)
-    refuse_secret_pipeline(mask, pipeline, text, request.pipeline_path)
-    refuse_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
+    require_no_secrets_in_pipeline(mask, pipeline, text, request.pipeline_path)
+    require_no_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
     header = header_of(pipeline, request, params_of(pipeline, request.params), now, base_dir)
     header = msgspec.structs.replace(header, concurrency=concurrency_group(pipeline, header))
     work_dir = absolute(header.work_dir, base_dir)
-    refuse_secret_header(mask, header, store.directory(header.run_id), work_dir)
+    require_no_secrets_in_header(mask, header, store.directory(header.run_id), work_dir)
     files = place_of(work_dir, base_dir, store.root)
-    refuse_misplaced(pipeline, files, request.pipeline_path)
+    check_paths(pipeline, files, request.pipeline_path)
     decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
 
     def discard() -> None:
@@ -132,7 +132,7 @@ def header_of(
         options=request.options,
         pipeline_type=pipeline.type,
     )
-    refuse_odd_text(header)
+    check_text(header)
     return header
 
 

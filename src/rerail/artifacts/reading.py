@@ -16,7 +16,7 @@ from rerail.core.masking import Mask
 from rerail.core.model import Artifact
 from rerail.durable import copies, create_file
 
-MOST_PARSED = 64 << 20  # bytes of a file whose format is checked
+MAX_PARSED = 64 << 20  # bytes of a file whose format is checked
 SMALL = 1 << 17
 DEEPEST = 200
 _FORMS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
@@ -217,8 +217,8 @@ def _parsed(fd: int, demand: ReadRequest, size: int) -> str:
     if checks is None or not (checks.format or checks.schema):
         return ""
     form = checks.format or _FORMS.get(os.path.splitext(checks.path)[1], "json")
-    if size > MOST_PARSED:
-        return f"is too large to be checked as {form} ({size} bytes, {MOST_PARSED} at most)"
+    if size > MAX_PARSED:
+        return f"is too large to be checked as {form} ({size} bytes, {MAX_PARSED} at most)"
     os.lseek(fd, 0, os.SEEK_SET)
     chunks = []
     while chunk := os.read(fd, copies.CHUNK):

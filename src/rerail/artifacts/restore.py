@@ -56,7 +56,7 @@ class Restorer:
         return [
             self.mend_step(decision, state.unit(decision.unit).artifacts, step)
             for decision in plan.everything
-            if decision.flaws and decision.decision != "ask" and (step := step_at(index, decision.unit)) is not None
+            if decision.flaws and decision.decision != "in-doubt" and (step := step_at(index, decision.unit)) is not None
         ]
 
     def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Restored:
@@ -70,7 +70,7 @@ class Restorer:
         for path, mode in sorted(self._modes.items(), reverse=True):  # now that they are complete
             with contextlib.suppress(OSError):
                 copies.set_mode(path, mode)
-        if decision.mends:
+        if decision.restores:
             mended.restored = tuple(flaw for flaw in decision.flaws if flaw.path not in self.failed)
         if mended.restored:
             mended.artifacts = tuple(self._stamped(record) for record in artifacts)
@@ -89,13 +89,13 @@ class Restorer:
             directory = os.path.isdir(real) and not os.path.islink(real)
             if os.path.lexists(real) and not (flaw.entry.kind == "dir" and directory):
                 mended.quarantined[flaw.path] = self._quarantine(flaw.path, real)
-            if decision.mends:
+            if decision.restores:
                 self._restore(flaw, real)
         except PathNotAllowed as error:
-            if decision.mends:  # if it runs again instead, its own artifact will be rejected with the same message
+            if decision.restores:  # if it runs again instead, its own artifact will be rejected with the same message
                 self.failed[flaw.path] = str(error)
         except (OSError, ValueError, ChangedWhileRead) as error:
-            if not decision.mends:  # it cannot even be moved: the next step would destroy it
+            if not decision.restores:  # it cannot even be moved: the next step would destroy it
                 raise ArtifactUnreadable(
                     f"cannot quarantine {full}: {error}; nothing was started", hint="move it, then run it again"
                 ) from error
@@ -182,7 +182,7 @@ def describe(
     for decision in plan.everything:
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():
             told = f"rerunning {decision.unit}"
-            if mended is None and decision.mends:
+            if mended is None and decision.restores:
                 told = "can be restored from the content store"
             elif (decision.unit, flaw.path) in restored:
                 told = "restored from the content store"

@@ -66,7 +66,7 @@ def seal(declared: Sequence[Artifact], means: SealEnv) -> SealResult:
             if not artifact.optional:
                 raise ArtifactInvalid(f"artifact {artifact.path} is missing")
             continue
-        _refuse_secret_names(artifact, found, means.mask)
+        _require_no_secret_names(artifact, found, means.mask)
         warnings += [f"{odd}, which is not part of the artifact" for odd in found.odd]
         record = _sealed(artifact, found, means, warnings)
         records.append(record.with_internal(position=position) if position else record)
@@ -76,7 +76,7 @@ def seal(declared: Sequence[Artifact], means: SealEnv) -> SealResult:
 _NEVER = "names are recorded, and secrets never are; give it another name"
 
 
-def _refuse_secret_names(artifact: Artifact, found: Match, mask: Mask | None) -> None:
+def _require_no_secret_names(artifact: Artifact, found: Match, mask: Mask | None) -> None:
     """Reject an artifact whose names or link targets hold a secret; raise ArtifactInvalid.
 
     Names are in the journal and in manifests; masked, they would not tell what to restore.

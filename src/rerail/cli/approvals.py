@@ -25,12 +25,12 @@ def judging_options(command: Any) -> Any:
     return command
 
 
-def judge(run_name: str, step: str, reason: str, store_url: str | None, *, approved: bool) -> int:
+def answer(run_name: str, step: str, reason: str, store_url: str | None, *, approved: bool) -> int:
     """Record a person's answer, and print its effect."""
     store = open_store(store_url)
     run_id = find_run(store, run_name)
     verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)
-    unit, live = interventions.judge(store, run_id, step, verdict, base_dir=store.base_dir)
+    unit, live = interventions.answer(store, run_id, step, verdict, base_dir=store.base_dir)
     done = f"rerail: {unit} is {'approved' if approved else 'rejected'} by {verdict.by}"
     say(f"{done}; run {run_id} continues" if live else f"{done}\n  next: rerail resume {run_id}{reach(store)}")
     return 0

@@ -211,7 +211,7 @@ class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", o
     active_seconds: float | None = None  # seconds since it was started or resumed, independent of the wall clock
 
 
-PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "unknown outcome", "until"]
+PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "in-doubt", "until"]
 BudgetKind = Literal["", "cost_usd", "tokens", "time"]
 
 

@@ -28,7 +28,7 @@ CHECKPOINT = Format("checkpoint.json", 1)
 INDEX = Format("index.jsonl", 1)
 
 
-def reject_newer(known: Format, version: int, *, where: str, writer: str = "") -> None:
+def check_version(known: Format, version: int, *, where: str, writer: str = "") -> None:
     """Raise FormatTooNew if a document was written by a rerail that knows more than this one."""
     if version > known.version:
         by = f", written by rerail {writer}" if writer else ""

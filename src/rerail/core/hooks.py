@@ -17,10 +17,10 @@ from rerail.core.unit_id import UnitId
 
 
 class PendingHooks(msgspec.Struct, frozen=True):
-    """Hooks still to run, in order; `ask` names one that was interrupted and must not be repeated."""
+    """Hooks still to run, in order; `in_doubt` names one that was interrupted and must not be repeated."""
 
     hooks: tuple[Step, ...] = ()
-    ask: str = ""
+    in_doubt: str = ""
 
 
 def hook_ids(pipeline: Pipeline) -> frozenset[str]:
@@ -38,15 +38,15 @@ def pending(
 ) -> PendingHooks:
     """Return the pending hooks of a sequence whose turn came at journal position `after`."""
     remaining = []
-    ask = ""
+    doubtful = ""
     for hook in hooks:
         unit = state.unit(UnitId(hook.id, item))
         begun = unit.started_seq > after
         if begun and _ended(unit, failed_counts=failed_counts):
             continue
         remaining.append(hook)
-        ask = ask or (hook.id if _is_in_doubt(hook, unit) else "")
-    return PendingHooks(tuple(remaining), ask)
+        doubtful = doubtful or (hook.id if _is_in_doubt(hook, unit) else "")
+    return PendingHooks(tuple(remaining), doubtful)
 
 
 def in_doubt(hooks: Sequence[Step], state: RunState, item: str | None = None) -> list[str]:

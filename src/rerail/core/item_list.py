@@ -111,7 +111,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
         key = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
     if not key:
         raise ItemListError(f"the key of item {at} is empty")
-    reject_invalid(key, value)
+    check_item(key, value)
     if len(key.encode()) > KEY_BYTES:
         if expression:
             raise ItemListError(f"the key of item {at} is longer than {KEY_BYTES} bytes: {_shown(key)}")
@@ -119,7 +119,7 @@ def _checked_key(at: int, value: Any, expression: str, scope: Scope) -> str:
     return escape_key(key)
 
 
-def reject_invalid(key: str, value: Any) -> None:
+def check_item(key: str, value: Any) -> None:
     """Reject an item that is too large, holds a NUL, or cannot be encoded; raise ItemListError."""
     try:
         key.encode()

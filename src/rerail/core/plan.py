@@ -13,13 +13,13 @@ from rerail.core.money import NOTHING, total, totals_by_step
 from rerail.core.state import RunState
 from rerail.core.unit_id import UnitId
 
-DecisionKind = Literal["reuse", "restore", "run", "rerun", "continue", "ask", "skip", "later"]
+DecisionKind = Literal["reuse", "restore", "run", "rerun", "continue", "in-doubt", "skip", "later"]
 KEPT: tuple[DecisionKind, ...] = ("reuse", "restore")
 Changes = Literal["rerun", "keep", "refuse"]
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Decision about one step. `unless_same` names the steps whose unchanged products would still save it.
+    """Decision about one step. `unless_unchanged` names the steps whose unchanged products would still save it.
 
     `docs/reference/reasons.md` says what each kind of `because` means.
     """
@@ -28,7 +28,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decision: DecisionKind
     reason: str
     because: Cause | None = None  # the reason as data
-    unless_same: tuple[str, ...] = ()
+    unless_unchanged: tuple[str, ...] = ()
     changed: bool = False  # its definition was edited since it ran
     saved_seconds: float = 0.0  # duration of the work that is not repeated
     flaws: tuple[Flaw, ...] = ()  # of its artifacts: to be restored, or quarantined before it runs
@@ -49,9 +49,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.decision in KEPT
 
     @property
-    def mends(self) -> bool:
+    def restores(self) -> bool:
         """Whether its flaws are restored: it is kept, or would be if its needs produce the same again."""
-        return bool(self.flaws) and (self.kept or bool(self.unless_same))
+        return bool(self.flaws) and (self.kept or bool(self.unless_unchanged))
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,15 +66,17 @@ def _hooks(pipeline: Pipeline, state: RunState) -> tuple[Decision, ...]:
             decisions += _unfinished(pending_cleanup(step, state), f"the cleanup of {step.id}")
     asked = in_doubt(pipeline.finally_, state)
     if finally_was_interrupted(pipeline, state) or asked:
-        decisions += _unfinished(PendingHooks(ask=asked[0]) if asked else pending_finally(pipeline, state), "`finally`")
+        decisions += _unfinished(
+            PendingHooks(in_doubt=asked[0]) if asked else pending_finally(pipeline, state), "`finally`"
+        )
     return tuple(decisions)
 
 
 def _unfinished(pending_hooks: PendingHooks, what: str) -> list[Decision]:
-    if pending_hooks.ask:
+    if pending_hooks.in_doubt:
         reason = f"{what} was interrupted in it and it is not idempotent: its outcome is in doubt"
         interrupted = Cause(kind="interrupted")
-        return [Decision(step=pending_hooks.ask, decision="ask", reason=reason, because=interrupted)]
+        return [Decision(step=pending_hooks.in_doubt, decision="in-doubt", reason=reason, because=interrupted)]
     hooks = pending_hooks.hooks
     reason = f"{what} did not finish"
     return [Decision(step=hook.id, decision="run", reason=reason, because=Cause(kind="hook")) for hook in hooks]
@@ -160,7 +162,7 @@ class Planner:
         running = {step for step, decision in decisions.items() if not decision.kept}
         found = False
         for step_id in reversed(self._order):
-            if step_id in running and not decisions[step_id].unless_same:
+            if step_id in running and not decisions[step_id].unless_unchanged:
                 continue
             for flaw in self._audit.flaws.get(UnitId(step_id, self._item), ()):
                 if (step_id, flaw.path) in self._needed or not (flaw.temporary or flaw.later):
@@ -217,7 +219,7 @@ class Planner:
                 changed=edited,
                 saved_seconds=self._worked(step, unit) if step.is_controller else unit.duration or 0.0,
             )
-        goes_on = decision.kept or decision.decision == "continue" or decision.unless_same
+        goes_on = decision.kept or decision.decision == "continue" or decision.unless_unchanged
         if step.is_controller and step.id in self._inside and goes_on:
             decision = msgspec.structs.replace(decision, inner=self._inner(step))
         if step.is_controller and step.id in self._inside:
@@ -229,14 +231,14 @@ class Planner:
         return nested_decisions(units, self._index, self._state, self._audit, self._options)
 
     def _or_ask(self, step: Step, decision: Decision, decisions: Mapping[str, Decision]) -> Decision:
-        """Return the decision about a controller, or "ask" where it would pass over a unit in doubt inside it.
+        """Return the decision about a controller, or "in-doubt" where it would pass over a unit in doubt inside it.
 
         Continuing does not check completed units again. Beginning anew forgets the units in doubt.
         """
-        if decision.kept or decision.decision == "ask":
+        if decision.kept or decision.decision == "in-doubt":
             return decision
         inner = decision.inner or self._inner(step)
-        asked = [nested for nested in inner if nested.decision == "ask"]
+        asked = [nested for nested in inner if nested.decision == "in-doubt"]
         in_doubt = [nested for nested in asked if self._state.unit(nested.unit).status in ("running", "interrupted")]
         goes_on = decision.decision == "continue"
         if goes_on and all(decisions[need].kept for need in step.needs):
@@ -247,7 +249,7 @@ class Planner:
         if not waits_for:
             return decision
         why = _inside(waits_for[0])
-        return msgspec.structs.replace(decision, decision="ask", reason=why.text, because=why.cause, inner=inner)
+        return msgspec.structs.replace(decision, decision="in-doubt", reason=why.text, because=why.cause, inner=inner)
 
     def _by_nested_units(self, step: Step, unit: UnitState) -> Decision | None:
         """Reopen a completed controller when a nested artifact is broken or a dead letter is retried."""
@@ -258,14 +260,14 @@ class Planner:
             going_on = Decision(step=step.id, decision="continue", reason=reason, because=because)
             return self._retrying(step, retried, going_on)
         nested = self._inner(step)
-        lost = [decision for decision in nested if decision.decision in ("rerun", "ask")]
+        lost = [decision for decision in nested if decision.decision in ("rerun", "in-doubt")]
         if not lost:
             return None
         # A later iteration depends on all that came before it; and of an adopted controller only those units are known
         # that have to be proved.
         anew = isinstance(step.action, Loop) or unit.attempts == 0
         anew = anew or (isinstance(step.action, Map) and not (unit.items and unit.items.total))
-        kind: DecisionKind = "rerun" if anew and lost[0].decision != "ask" else "continue"
+        kind: DecisionKind = "rerun" if anew and lost[0].decision != "in-doubt" else "continue"
         why = _inside(lost[0])
         return Decision(step=step.id, decision=kind, reason=why.text, because=why.cause, inner=nested)
 
@@ -395,7 +397,7 @@ class Planner:
         same = "its result changes" if len(rerunning) == 1 else "their results change"
         reason += f"; reruns only if {same if named_needs(step, self._env) is None else 'its inputs change'}"
         because = Cause(kind="depends", step=rerunning[0], item=self._item)
-        return Decision(step=step.id, decision="rerun", reason=reason, because=because, unless_same=tuple(rerunning))
+        return Decision(step=step.id, decision="rerun", reason=reason, because=because, unless_unchanged=tuple(rerunning))
 
     def _overwriting(self, step: Step, decisions: Mapping[str, Decision]) -> Decision:
         """Return the decision about a step that wrote over a file of an earlier step, and depends on one that reruns."""
@@ -417,7 +419,7 @@ class Planner:
             if not step.idempotent:
                 reason = f"{lost[0].words}{more}, and the step is not idempotent: rerail does not repeat it by itself"
                 because = Cause(kind="artifact", path=lost[0].path)
-                return Decision(step=step.id, decision="ask", reason=reason, because=because)
+                return Decision(step=step.id, decision="in-doubt", reason=reason, because=because)
             return _again(step, Reason(f"{lost[0].words}{more}{why}", Cause(kind="artifact", path=lost[0].path)))
         now = self._audit.inputs.get(UnitId(step.id, self._item))
         if unit.status != "completed" or now is None:
@@ -435,7 +437,7 @@ class Planner:
         all_of_them = tuple(dict.fromkeys(producer for producers in remade.values() for producer in producers))
         reason = f"input {changed[0]} is produced again by {_names(list(all_of_them))}; reruns only if it changes"
         because = Cause(kind="depends", step=all_of_them[0], item=self._item, path=changed[0])
-        return Decision(step=step.id, decision="rerun", reason=reason, because=because, unless_same=all_of_them)
+        return Decision(step=step.id, decision="rerun", reason=reason, because=because, unless_unchanged=all_of_them)
 
     def _taken_over(self, path: str, step: Step, unit: UnitState) -> bool:
         """Return whether an input was written over since by this step or a later one, so its content is not that of then.
@@ -476,7 +478,7 @@ class Planner:
 
 def _started_from(start: str, decision: Decision, *, forced: bool, new: bool) -> Decision:
     because = Cause(kind="from", step=start)
-    if forced and decision.decision != "ask":
+    if forced and decision.decision != "in-doubt":
         kind: DecisionKind = "run" if new else "rerun"
         reason = f"--from {start}"
         return Decision(step=decision.step, decision=kind, reason=reason, because=because, flaws=decision.flaws)
@@ -534,7 +536,7 @@ def _interrupted(step: Step, unit: UnitState, seen: AttemptProgress | None) -> D
     if step.idempotent:
         return Decision(step=step.id, decision="rerun", reason=how.text, because=how.cause)
     reason = f"{how.text} and the step is not idempotent: its outcome is in doubt"
-    return Decision(step=step.id, decision="ask", reason=reason, because=how.cause)
+    return Decision(step=step.id, decision="in-doubt", reason=reason, because=how.cause)
 
 
 def _kept_reason(unit: UnitState, *, edited: bool) -> Reason:
@@ -603,7 +605,7 @@ def nested_decisions(
 
 def _ask(unit: UnitId, what: Reason, why: str) -> Decision:
     reason = f"{what.text} and it is not idempotent: {why}"
-    return Decision(step=unit.step, item=unit.item, decision="ask", reason=reason, because=what.cause)
+    return Decision(step=unit.step, item=unit.item, decision="in-doubt", reason=reason, because=what.cause)
 
 
 def _flawed(unit: UnitId, step: Step, flaws: tuple[Flaw, ...], options: PlanOptions) -> Decision:

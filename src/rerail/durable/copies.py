@@ -280,7 +280,7 @@ def set_mode(path: str, mode: int) -> None:
         os.chmod(".", mode, dir_fd=inside.fd)
 
 
-def set_aside(path: str, target: str) -> None:
+def quarantine(path: str, target: str) -> None:
     """Move the file or tree at a real path into quarantine, across file systems if need be.
 
     Durable on return, and at every moment in at least one of the two places.

@@ -18,7 +18,7 @@ TEMPORARY_SUFFIX = ".rerail-tmp"
 
 _counter = itertools.count(1)
 NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_AT_ONCE = 0x7FFF_F000  # bytes that one read of Linux gives
+_MAX_READ = 0x7FFF_F000  # bytes that one read of Linux gives
 
 
 def sync(fd: int) -> None:
@@ -276,7 +276,7 @@ def read_file(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | NOFOLLOW)
     try:
         size = _regular_size(fd, path)
-        if size >= _MOST_AT_ONCE:  # joining what several reads gave would take as much memory again
+        if size >= _MAX_READ:  # joining what several reads gave would take as much memory again
             return io.FileIO(fd, closefd=False).readall()
         chunks = []
         while chunk := os.read(fd, max(size + 1, 1 << 16)):

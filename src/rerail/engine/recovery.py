@@ -104,14 +104,14 @@ class Recovery:
             )
             frame.reuse(step.id, self._recorder.state.unit(unit))
         else:
-            frame.expect(step.id, in_doubt=decision.decision == "ask", of=_in_doubt_inside(decision))
+            frame.expect(step.id, in_doubt=decision.decision == "in-doubt", of=_in_doubt_inside(decision))
         self._finish_clean_up(frame, step, hold=not reused)
         if decision.decision == "continue":
             if has_failed(step, record) or unit in self._had_failed:
                 self._reopen_dead(unit)  # before reopening hides that it has failed
             self._go_on(unit, decision)
             return
-        again = decision.decision in ("run", "rerun", "later") and not decision.unless_same
+        again = decision.decision in ("run", "rerun", "later") and not decision.unless_unchanged
         if again and (record.status in ("completed", "skipped") or record.items is not None):
             # If an artifact is broken, restoring has recorded it already.
             self.invalidate(unit, decision.why)
@@ -150,8 +150,8 @@ class Recovery:
             return
         if hold:
             frame.hold(step, pending.hooks)
-        if pending.ask:
-            frame.doubt(pending.ask)
+        if pending.in_doubt:
+            frame.doubt(pending.in_doubt)
         else:
             self.rerun_hooks(frame.chain(pending.hooks))
             self.enqueue(frame.task(pending.hooks[0].id))
@@ -219,7 +219,7 @@ class Recovery:
 
 def _in_doubt_inside(decision: Decision) -> list[str]:
     """Return the units in doubt inside a controller."""
-    return [str(one.unit) for one in decision.inner if one.decision == "ask"]
+    return [str(one.unit) for one in decision.inner if one.decision == "in-doubt"]
 
 
 def dead_items(state: RunState, controller: UnitId) -> Iterator[UnitId]:

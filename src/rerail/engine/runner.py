@@ -108,7 +108,7 @@ class Runner:
         in_doubt = [hook.id for hook in pipeline.finally_ if hook.id in self.queue.in_doubt]
         if in_doubt:
             reason = f"the outcome of {in_doubt[0]} is unknown"
-            return RunResult(status="paused", reason=reason, cause="unknown outcome", waiting_for=tuple(in_doubt))
+            return RunResult(status="paused", reason=reason, cause="in-doubt", waiting_for=tuple(in_doubt))
         pending = PendingHooks(pipeline.finally_)
         if self.spec.plan.finally_interrupted:
             pending = pending_finally(pipeline, self.state)

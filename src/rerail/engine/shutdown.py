@@ -146,7 +146,7 @@ def run_result(spec: RunSpec, recorder: Recorder, root: Frame, stop: StopRequest
     if stop.pausing and not root.complete:
         return RunResult(status="paused", reason=stop.reason, cause=stop.pausing, budget_kind=stop.budget_kind)
     if in_doubt:
-        return RunResult(status="paused", reason=unknown, waiting_for=in_doubt, cause="unknown outcome")
+        return RunResult(status="paused", reason=unknown, waiting_for=in_doubt, cause="in-doubt")
     if blocked is not None:
         return RunResult(
             status="paused", reason=blocked.why, cause=blocked.cause, until=blocked.until, waiting_for=blocked.waiting

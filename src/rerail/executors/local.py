@@ -33,7 +33,7 @@ from rerail.ports import Attempt, Capabilities, ExecutorSetup, Outcome, OutputLi
 
 KILL_GRACE = 5.0
 TERM_AFTER = 0.5
-MOST_PATIENCE = 3600.0
+MAX_TIMEOUT = 3600.0
 HURRY_SECONDS = 0.001  # after which a function that waits for another one gets a thread of its own
 DRAIN_BYTES = 4 * 1024 * 1024
 
@@ -127,7 +127,7 @@ class LocalExecutor:
 
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
         if not self._done:
-            until = time.monotonic() + min(patience(), MOST_PATIENCE)
+            until = time.monotonic() + min(patience(), MAX_TIMEOUT)
             while not self._done and not self._block(until):
                 pass  # only output came, which is the log's business
         done, self._done = self._done, []

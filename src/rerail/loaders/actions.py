@@ -7,7 +7,7 @@ from typing import Any
 
 from rerail.core.model import Action, Approve, Capture, Loop, Map, Python, Retry, Run, Source, Subpipeline, Write
 from rerail.loaders.budgets import read_conditions
-from rerail.loaders.composites import CONTROLLERS, reject_options
+from rerail.loaders.composites import CONTROLLERS, check_options
 from rerail.loaders.fields import Fields, Problems, describe
 
 OPTIONS = tuple(
@@ -99,7 +99,7 @@ def _approve(fields: Fields, problems: Problems) -> Approve:
 
 def _controller(fields: Fields, kind: str, problems: Problems) -> Action:
     """Read a map, loop or pipeline without its steps: they are read once the steps before it are known."""
-    reject_options(fields, kind, OPTIONS)
+    check_options(fields, kind, OPTIONS)
     match kind:
         case "map":
             return Map(over=Source(kind="list", value=[]), steps=())

@@ -26,7 +26,7 @@ MAX_PARALLEL = 10_000
 MAX_ITERATIONS = 1_000_000
 
 
-def reject_options(fields: Fields, kind: str, options: tuple[str, ...]) -> None:
+def check_options(fields: Fields, kind: str, options: tuple[str, ...]) -> None:
     """Report options that belong to the steps inside."""
     for key in options:
         node = fields.get(key)
@@ -34,7 +34,7 @@ def reject_options(fields: Fields, kind: str, options: tuple[str, ...]) -> None:
             fields.problems.add(node, f"`{key}` of {fields.what} belongs to the steps of its {kind}")
 
 
-def _reject_steps(inner: Fields, kind: str) -> None:
+def _check_steps_key(inner: Fields, kind: str) -> None:
     if inner.has("steps"):
         inner.problems.add(inner.get("steps") or inner.node, f"`steps` belongs beside `{kind}`, not in it")
 
@@ -42,7 +42,7 @@ def _reject_steps(inner: Fields, kind: str) -> None:
 def read_map(fields: Fields, problems: Problems, visible: VisibleNames, directory: str) -> Map:
     """Read the options of a map; its steps are read elsewhere."""
     inner = Fields(fields.get("map") or fields.node, problems, f"`map` of {fields.what}")
-    _reject_steps(inner, "map")
+    _check_steps_key(inner, "map")
     inner.only((*MAP_KEYS, "steps"))
     outside, inside = Expressions(problems, visible), Expressions(problems, _with_item(visible))
     for key in ("limit", "offset"):
@@ -66,7 +66,7 @@ def read_map(fields: Fields, problems: Problems, visible: VisibleNames, director
     )
 
 
-def reject_shared_commits(fields: Fields, problems: Problems, map_: Map) -> None:
+def check_commits(fields: Fields, problems: Problems, map_: Map) -> None:
     """Report steps with `commit_required` in a work tree that parallel items share."""
     if map_.parallel == 1:
         return
@@ -172,7 +172,7 @@ def _outside_source(node: Node, what: str, problems: Problems, expressions: Expr
 def read_loop(fields: Fields, problems: Problems) -> Loop:
     """Read the options of a loop; its conditions and its steps are read elsewhere."""
     inner = Fields(fields.get("loop") or fields.node, problems, f"`loop` of {fields.what}")
-    _reject_steps(inner, "loop")
+    _check_steps_key(inner, "loop")
     inner.only((*LOOP_KEYS, "steps"))
     limit = inner.get("max_iterations")
     if limit is None:

@@ -12,7 +12,7 @@ from rerail.text import one_line
 
 _AMOUNT = r"([0-9]{1,12}(?:\.[0-9]+)?)"
 _DURATION = re.compile(f"(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?(?:{_AMOUNT}ms)?")
-LONGEST = 1e11  # seconds: some three thousand years
+MAX_SECONDS = 1e11  # seconds: some three thousand years
 # Keys of later versions get an honest answer instead of "unknown".
 PLANNED = frozenset("agent keep".split())
 
@@ -131,7 +131,7 @@ class Fields:
         node = self.get(key)
         if node is None:
             return None
-        if isinstance(node.value, int | float) and not isinstance(node.value, bool) and 0 < node.value < LONGEST:
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool) and 0 < node.value < MAX_SECONDS:
             return float(node.value)
         self._wrong(key, node, "a number above 0")
         return None
@@ -226,7 +226,7 @@ def parse_duration(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return float(value) if 0 <= value <= LONGEST else None
+        return float(value) if 0 <= value <= MAX_SECONDS else None
     if not isinstance(value, str) or not value:
         return None
     match = _DURATION.fullmatch(value.strip())
@@ -234,4 +234,4 @@ def parse_duration(value: Any) -> float | None:
         return None
     hours, minutes, seconds, thousandths = (float(part or 0) for part in match.groups())
     total = hours * 3600 + minutes * 60 + seconds + thousandths / 1000
-    return total if total <= LONGEST else None
+    return total if total <= MAX_SECONDS else None

@@ -25,7 +25,7 @@ from rerail.loaders.actions import (
 )
 from rerail.loaders.artifacts import read_artifacts
 from rerail.loaders.budgets import read_budget, read_rate_limit
-from rerail.loaders.composites import CONTROLLERS, loop_conditions, read_loop, read_map, reject_shared_commits
+from rerail.loaders.composites import CONTROLLERS, check_commits, loop_conditions, read_loop, read_map
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
@@ -292,7 +292,7 @@ class StepReader:
             single = _is_single(node)
             reader = self.nested(msgspec.structs.replace(inner, item=True, single=single))
             map_ = msgspec.structs.replace(map_, steps=reader.with_hooks(reader.main(node)), single=single)
-            reject_shared_commits(fields, self._problems, map_)
+            check_commits(fields, self._problems, map_)
             return map_
         reader = self.nested(msgspec.structs.replace(inner, loop=True, carries=True))
         steps = reader.with_hooks(reader.main(node))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 
 from rerail.durable import SharedLock, copies, make_dir, remove_file
 
-MOST = 20 << 30  # bytes of the whole store
+MAX_SIZE = 20 << 30  # bytes of the whole store
 SPARE = 1 << 30  # bytes of the disk that are left to others
 _NAME = re.compile(r"[0-9a-f]{62}")
 
@@ -48,7 +48,7 @@ class DirectoryContentStore:
             status = os.statvfs(self._root)
         except OSError:
             return False
-        if self._size + size > MOST or status.f_bavail * status.f_frsize - size < SPARE:
+        if self._size + size > MAX_SIZE or status.f_bavail * status.f_frsize - size < SPARE:
             return False
         self._size += size
         return True

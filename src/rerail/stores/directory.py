@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rerail.stores.writer import DirectoryRunWriter
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LONGEST_LABEL = 65536  # bytes of the lock file that say whose it is
+_MAX_LABEL = 65536  # bytes of the lock file that say whose it is
 RESERVED_IDS = frozenset({"last"})
 PIPELINE = "pipeline.yaml"
 
@@ -145,7 +145,7 @@ class DirectoryStore:
         """Make the way to the runs durable: the process that created it may have died before doing so."""
         shared = [self._runs, housekeeping.content_dir(self.root), housekeeping.claims_dir(self.root)]
         inside = [os.path.join(run, name) for name in ("", *housekeeping.PARTS)] if run else []
-        housekeeping.refuse_open_door(self.root, *shared, *inside)
+        housekeeping.check_permissions(self.root, *shared, *inside)
         with contextlib.suppress(PermissionError):  # one may be allowed to pass a directory and not to open it
             durable.sync_dir(os.path.dirname(self.root))
         durable.sync_dir(self.root)
@@ -167,7 +167,7 @@ class DirectoryStore:
         lock = self._locked(run_id, path)
         try:
             lock.label(_label())  # first of all: a process that is refused is told the owner
-            housekeeping.refuse_links(path)
+            housekeeping.check_real_directory(path)
             found = self._load(run_id)
             run = DirectoryRunWriter(path, lock, found.recording, found.chain, found.snapshot_seq)
             self._anchor(path)
@@ -252,7 +252,7 @@ class DirectoryStore:
     def _is_released(self, run_id: str) -> bool:
         """Say whether the last owner released a run with all its records on the disk."""
         try:
-            data = durable.read_start(os.path.join(self.path(run_id), "lock"), _LONGEST_LABEL)
+            data = durable.read_start(os.path.join(self.path(run_id), "lock"), _MAX_LABEL)
         except OSError:
             return False
         return data.partition(b"\n")[2].strip() == housekeeping.RELEASED
@@ -288,7 +288,7 @@ class DirectoryStore:
     def ownership(self, run_id: str) -> Ownership:
         try:
             path = os.path.join(self._existing(run_id), "lock")
-            label, _, more = durable.read_start(path, _LONGEST_LABEL).partition(b"\n")
+            label, _, more = durable.read_start(path, _MAX_LABEL).partition(b"\n")
             owner = _owner.decode(label)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Ownership(owner=None, alive=False)
@@ -399,7 +399,7 @@ class DirectoryStore:
         data = self._read_file(run_id, HEADER)
         try:
             version = msgspec.json.decode(data, type=_HeaderVersion).format
-            formats.reject_newer(formats.HEADER, version, where=f"run {run_id}")
+            formats.check_version(formats.HEADER, version, where=f"run {run_id}")
             return _header.decode(formats.upgraded(formats.HEADER, version, data))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             where = os.path.join(self.path(run_id), HEADER)

@@ -62,7 +62,7 @@ def _remove_abandoned(path: str) -> None:
             lock.release()
 
 
-def refuse_links(path: str) -> None:
+def check_real_directory(path: str) -> None:
     """Raise StateDamaged for a link where a part of the run directory should be: state is never written through one."""
     for name in PARTS:
         place = os.path.join(path, name)
@@ -70,7 +70,7 @@ def refuse_links(path: str) -> None:
             raise StateDamaged(f"{place}: is a link, and state is never written through one", hint=f"rm {place}")
 
 
-def refuse_open_door(root: str, *below: str) -> None:
+def check_permissions(root: str, *below: str) -> None:
     """Raise PermissionError for a directory that every user may write to: every user would decide which commands run.
 
     `below` are further directories that count, where they exist. Unless all files look like that: some file systems

@@ -11,17 +11,17 @@ import msgspec
 from rerail import durable
 from rerail.core.events import ApprovalGiven
 from rerail.errors import StateUnwritable
-from rerail.stores.housekeeping import refuse_links
+from rerail.stores.housekeeping import check_real_directory
 
 INBOX = "inbox"
 _ENDING = ".json"
-MOST_BYTES = 100_000
+MAX_BYTES = 100_000
 
 
 def put(run_dir: str, said: ApprovalGiven) -> None:
     """Leave a message; durable on return."""
     place = os.path.join(run_dir, INBOX)
-    refuse_links(run_dir)
+    check_real_directory(run_dir)
     try:
         durable.make_dir(place)
         durable.replace_file(os.path.join(place, f"{secrets.token_hex(8)}{_ENDING}"), msgspec.json.encode(said))
@@ -56,7 +56,7 @@ class DirectoryInbox:
     def _read(self, path: str) -> list[ApprovalGiven]:
         try:
             with durable.open_to_read(path) as file:
-                data = file.read(MOST_BYTES)
+                data = file.read(MAX_BYTES)
         except OSError:
             return []  # it may be readable later
         self._taken.append(path)

@@ -81,7 +81,7 @@ def load(root: str) -> dict[str, Row]:
 
 
 def is_current(row: Row, root: str) -> bool:
-    """Whether the run is still the one the row was made from."""
+    """Return whether the run is still the one the row was made from."""
     path = f"{root}/runs/{row.summary.run_id}"
     try:
         status = os.stat(f"{path}/{segments.file_name(row.segment)}")

@@ -28,7 +28,7 @@ _PREFIX = b'{"sum":"'
 _BODY = len(_PREFIX) + SUM_CHARS + 1  # the body begins after the closing quote
 _ENVELOPE = re.compile(rb',"seq":(\d{1,18}),"ack":(\d{1,18}),')
 _ENVELOPE_START = re.compile(rb'\{"sum":"[0-9a-f]{16}","seq":\d{1,18},"ack":\d{1,18},')
-_LONGEST_ENVELOPE = 100
+_MAX_ENVELOPE = 100
 _BLOCK = 1 << 16
 _LINE = re.compile(rb'\{"sum":"[^"\n]{0,64}","seq":(\d{1,18}),"ack":(\d{1,18}),"event":')
 
@@ -158,7 +158,7 @@ def sum_of(line: bytes) -> str:
 
 
 def opening_was_synced(data: bytes) -> bool:
-    """Whether a segment whose opening cannot be read had been synced.
+    """Return whether a segment whose opening cannot be read had been synced.
 
     A record that names another one of the same segment as acknowledged proves that both it and the opening were on
     the disk.
@@ -175,7 +175,7 @@ def opening_was_synced(data: bytes) -> bool:
 
 
 def was_synced(data: bytes, bad: Position) -> bool:
-    """Whether anything after the bad place proves that the record there had been on the disk.
+    """Return whether anything after the bad place proves that the record there had been on the disk.
 
     A later line that names it (or a newer one) as acknowledged was written after it was synced; chance does not
     write such a line. So what stood there was durable once, and is damaged, not torn. Nor is it torn if the record that
@@ -211,7 +211,7 @@ def matching(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], start: int = 0
     """Yield the lines whose records a pattern of `wanted` finds; the same words inside outputs of a step do not count."""
     for match in pattern.finditer(data, start):
         at = match.start()
-        begin = data.rfind(b"\n", max(at - _LONGEST_ENVELOPE, 0), at) + 1
+        begin = data.rfind(b"\n", max(at - _MAX_ENVELOPE, 0), at) + 1
         if _ENVELOPE_START.fullmatch(data, begin, at):
             end = data.find(b"\n", match.end())
             yield data[begin : end if end >= 0 else len(data)]

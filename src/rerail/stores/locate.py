@@ -26,11 +26,11 @@ def locate(url: str | None, cwd: str, pipeline_path: str | None = None) -> Store
     if found is None:
         beside = os.path.dirname(os.path.abspath(pipeline_path)) if pipeline_path else cwd
         found = os.path.join(beside, STATE_DIR)
-    reject_foreign(found)
+    check_owner(found)
     return DirectoryStore(found)
 
 
-def reject_foreign(path: str) -> None:
+def check_owner(path: str) -> None:
     """Raise UsageError for a store that was found, not named, and belongs to another user.
 
     A run in it has its commands with it: a user who can put a `.rerail` above the current directory, such as into

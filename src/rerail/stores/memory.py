@@ -21,12 +21,12 @@ from rerail.core.events import ApprovalGiven, Event, Owner
 from rerail.core.model import RunHeader
 from rerail.core.state import fold
 from rerail.core.summary import Summary, summary_of
-from rerail.durable.copies import set_aside
+from rerail.durable.copies import quarantine
 from rerail.errors import RunBusy, RunExists, RunNotFound, StateDamaged, StateUnwritable
 from rerail.ports import LoadedRun, Ownership, Proof, Repair
 from rerail.stores.logs import DirectoryLogs
 
-MOST = 1 << 30  # bytes of all copies of artifacts
+MAX_SIZE = 1 << 30  # bytes of all copies of artifacts
 
 
 class _Kept:
@@ -67,7 +67,7 @@ class MemoryContentStore:
         return "" if is_sound else "the copy in the content store is rotten"
 
     def has_room(self, size: int) -> bool:
-        return sum(map(len, self._copies.values())) + size <= MOST
+        return sum(map(len, self._copies.values())) + size <= MAX_SIZE
 
     def publish(self, staged: Iterable[tuple[str, str]]) -> None:
         for path, sha256 in staged:
@@ -194,7 +194,7 @@ class MemoryRunWriter:
 
     def quarantine(self, path: str, name: str) -> str:
         target = os.path.join(self._scratch.new("quarantine"), os.path.basename(name))
-        set_aside(path, target)
+        quarantine(path, target)
         return target
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:

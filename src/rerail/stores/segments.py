@@ -17,7 +17,7 @@ import msgspec
 from rerail import durable
 from rerail.core.checkpoint import Checkpoint
 from rerail.core.events import Event
-from rerail.core.formats import JOURNAL, reject_newer, upgraded
+from rerail.core.formats import JOURNAL, check_version, upgraded
 from rerail.core.model import RunHeader
 from rerail.core.state import RunState, fold
 from rerail.errors import FormatTooNew, IllegalEvent, JournalDamaged, StateDamaged, StateUnreadable
@@ -226,7 +226,7 @@ def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
 
 
 def _continues(lines: list[tuple[int, bytes]], after: SegmentEnd, root: Opening | None, covered: Coverage | None) -> bool:
-    """Whether a segment goes on from a place that is proved."""
+    """Return whether a segment goes on from a place that is proved."""
     if covered is not None and (after.seq, after.sum) == (covered.seq, covered.sum):
         return True
     if root is not None and root.after is not None and (after.seq, after.sum) == (root.after.seq, root.after.sum):
@@ -256,7 +256,7 @@ def _opening(data: bytes, run_id: str, number: int) -> Opening | None:
         seq = envelope.after.seq if envelope.after else 0
         if journal.verify(line + b"\n", Position(offset=0, seq=seq - 1, sum=before)).bad:
             return None
-        reject_newer(JOURNAL, envelope.format, where=file_name(number), writer=envelope.rerail)
+        check_version(JOURNAL, envelope.format, where=file_name(number), writer=envelope.rerail)
         opening = msgspec.json.decode(upgraded(JOURNAL, envelope.format, line), type=Opening)
         return opening if opening.segment == number else None  # a copy under another name opens nothing
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -301,7 +301,7 @@ def _linked(found: Sequence[Segment], run_id: str, durable_to: int, notices: lis
 
 
 def _agrees(chain: list[Segment], covered: Coverage) -> bool:
-    """Whether the bytes the snapshot stands for are the very bytes there are: one pass, nothing decoded."""
+    """Return whether the bytes the snapshot stands for are the very bytes there are: one pass, nothing decoded."""
     known = {segment.number for segment in chain}
     if covered.segment not in known:
         return False
@@ -360,7 +360,7 @@ def _walk(
             here = _after_opening(data, here)
         got = journal.verify(data, here)
         if got.bad is not None:
-            _judge(segment, data, got.bad, run_id, covered, notices)
+            _check_fault(segment, data, got.bad, run_id, covered, notices)
         here = got.end
         _check_seal(segment, here, chain, run_id)
         lines += got.lines
@@ -391,10 +391,10 @@ def _after_opening(data: bytes, before: Position) -> Position:
     return Position(offset=len(line) + 1, seq=before.seq, sum=journal.sum_of(line), line=1)
 
 
-def _judge(
+def _check_fault(
     segment: Segment, data: bytes, bad: journal.JournalFault, run_id: str, covered: Coverage | None, notices: list[str]
 ) -> None:
-    """Torn or damaged? Damaged if it was ever known to be on the disk."""
+    """Raise StateDamaged for a fault, unless it is a torn tail: it is damage if it was ever known to be on the disk."""
     where, at = file_name(segment.number), bad.at
     sealed = segment.sealed >= 0
     if sealed or journal.was_synced(data, at) or (covered is not None and covered.seq > at.seq):

@@ -12,7 +12,7 @@ from functools import cache
 import msgspec
 
 from rerail.core.checkpoint import Checkpoint
-from rerail.core.formats import CHECKPOINT, reject_newer, upgraded
+from rerail.core.formats import CHECKPOINT, check_version, upgraded
 from rerail.stores.segments import Coverage
 
 FILE_NAME = "checkpoint.json"
@@ -47,7 +47,7 @@ def decode(data: bytes) -> tuple[Checkpoint, Coverage]:
     if hashlib.sha256(content).hexdigest() != match[1].decode():
         raise ValueError("its integrity hash does not match")
     version = _version(content)
-    reject_newer(CHECKPOINT, version, where=FILE_NAME)
+    check_version(CHECKPOINT, version, where=FILE_NAME)
     try:
         saved = _decoder().decode(upgraded(CHECKPOINT, version, content))
     except msgspec.ValidationError as error:

@@ -309,7 +309,7 @@ class DirectoryRunWriter:
                     durable.remove_tree(staging)
 
     def quarantine(self, path: str, name: str) -> str:
-        from rerail.durable.copies import set_aside  # most runs have nothing to move
+        from rerail.durable.copies import quarantine  # most runs have nothing to move
 
         with self._shelving:
             if not self._shelf:
@@ -322,7 +322,7 @@ class DirectoryRunWriter:
             while os.path.lexists(target):
                 number += 1
                 target = os.path.join(self._shelf, f"{inside}.{number}")
-            set_aside(path, target)
+            quarantine(path, target)
         return os.path.relpath(target, self.path)
 
     def save_results(self, name: str, lines: Iterable[bytes]) -> str:

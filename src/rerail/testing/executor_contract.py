@@ -54,7 +54,7 @@ def gathered(executor: Executor, count: int) -> dict[str, Outcome]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or does in a moment: one that was killed needs that to die."""
+    """Return whether a process has ended, or does in a moment: one that was killed needs that to die."""
     if not os.path.isdir("/proc/self"):
         pytest.skip("needs /proc to look for processes")
     until = time.monotonic() + _LONG

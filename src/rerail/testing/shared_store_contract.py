@@ -60,7 +60,7 @@ class ChildProcess:
         return word.decode().strip()
 
     def speaks_within(self, seconds: float) -> bool:
-        """Whether it says something in that time."""
+        """Return whether it says something in that time."""
         return bool(select.select([self._said], [], [], seconds)[0])
 
     def goes_on(self) -> None:

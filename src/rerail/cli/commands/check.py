@@ -7,7 +7,7 @@ import os
 import click
 
 from rerail import api
-from rerail.app.checks import refuse_misplaced
+from rerail.app.checks import check_paths
 from rerail.cli.options import open_store
 from rerail.cli.render.streams import say
 from rerail.cli.render.units import counted
@@ -22,6 +22,6 @@ def check(pipeline: str) -> int:
     loaded, _ = api.load(pipeline)
     store = open_store(None, pipeline)
     directory = os.path.dirname(os.path.abspath(pipeline))
-    refuse_misplaced(loaded, place_of(directory, store.base_dir, store.root), pipeline)
+    check_paths(loaded, place_of(directory, store.base_dir, store.root), pipeline)
     say(f"{pipeline}: OK ({counted(len(loaded.steps), 'step')}, {counted(len(loaded.params), 'param')})")
     return 0

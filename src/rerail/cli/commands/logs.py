@@ -40,7 +40,7 @@ def logs(
     if attempt is not None and step is None:
         raise UsageError("--attempt needs a STEP", hint=f"rerail logs {run_id} STEP --attempt {attempt}")
     wanted = LogSelection(step=step or "", item=item, attempt=attempt)
-    _refuse_unknown(store, run_id, wanted)
+    _check_selection(store, run_id, wanted)
     reader = LogReader(store.logs(run_id), wanted)
     printer = _Printer(out_look(), only="" if step is None else str(UnitId(step, item)))
     for piece in _pieces(store, run_id, reader, follow=follow):
@@ -51,7 +51,7 @@ def logs(
     return 0
 
 
-def _refuse_unknown(store: Store, run_id: str, wanted: LogSelection) -> None:
+def _check_selection(store: Store, run_id: str, wanted: LogSelection) -> None:
     """Reject a step or item without events, unless it has printed something; raise UsageError."""
     units = store.read(run_id).state.units
     known = {unit.step for unit in units}

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rerail import api
-from rerail.app.masking import present_secrets, refuse_secret_pipeline
+from rerail.app.masking import present_secrets, require_no_secrets_in_pipeline
 from rerail.app.runs import owner_fields, unfinished
 from rerail.cli.execute import ExecuteFlags, go_on, show_plan
 from rerail.cli.options import complete_run, default_pipeline, find_run, json_option, open_store, store_option
@@ -39,7 +39,7 @@ def plan(what: str | None, as_json: bool, store_url: str | None, **wishes: Any) 
         raise UsageError(f"no such file: {what}", hint="rerail plan PIPELINE|RUN")
     if os.path.isfile(what):
         loaded, text = api.load(what)
-        refuse_secret_pipeline(present_secrets(loaded, RunOptions()), loaded, text, what)
+        require_no_secrets_in_pipeline(present_secrets(loaded, RunOptions()), loaded, text, what)
         show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
         return 0
     store = open_store(store_url)

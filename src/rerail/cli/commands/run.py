@@ -10,7 +10,7 @@ import msgspec
 
 from rerail import api
 from rerail.app.checks import params_of
-from rerail.app.masking import present_secrets, refuse_secret_pipeline, refuse_secrets
+from rerail.app.masking import present_secrets, require_no_secrets, require_no_secrets_in_pipeline
 from rerail.app.runs import resumable, same_work
 from rerail.app.start import with_new_id
 from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
@@ -75,8 +75,8 @@ def run(
         if found is not None:
             return go_on(store, found, wanted)
     mask = present_secrets(loaded, wanted.options(RunOptions()))
-    refuse_secret_pipeline(mask, loaded, text, pipeline)
-    refuse_secrets(mask, given)
+    require_no_secrets_in_pipeline(mask, loaded, text, pipeline)
+    require_no_secrets(mask, given)
     values = params_of(loaded, given)  # raises before anything else is done
     if not (fresh or resume_ or wanted.quiet):
         going_on = _same_work(store, pipeline, values, wanted, is_named=run_id is not None)

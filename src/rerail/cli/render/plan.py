@@ -21,7 +21,7 @@ _DECISIONS = {
     "run": "cyan",
     "rerun": "yellow",
     "continue": "cyan",
-    "ask": "red",
+    "in-doubt": "red",
     "skip": "dim",
     "later": "dim",
 }
@@ -34,7 +34,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
         say(f"rerail: {notice}")
     rows: list[tuple[Cell, ...]] = []
     within = totals_by_step(state, lasting=True)
-    asked = [made for made in plan.everything if made.item is not None and made.decision == "ask"]
+    asked = [made for made in plan.everything if made.item is not None and made.decision == "in-doubt"]
     for made in (*plan.decisions, *asked, *plan.hooks):
         reason = made.reason
         known = state.unit(UnitId(made.step))

@@ -84,8 +84,8 @@ _HIDDEN = re.compile(r"[\"'\\]")
 _NAMES = re.compile(r"[A-Za-z_$`]")
 _TEXTS = re.compile(r"[$`%]")
 _NESTED_TEXTS = re.compile(r"\w\[[^\n]*[$`]")
-_LONGEST_SUBSCRIPT = 400
-_LONGEST_SHOWN = 40
+_MAX_SUBSCRIPT = 400
+_MAX_SHOWN = 40
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ def _found(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _shown(text: str, at: int) -> str:
-    return text[at : at + _LONGEST_SHOWN].strip().split("\n")[0].rstrip()
+    return text[at : at + _MAX_SHOWN].strip().split("\n")[0].rstrip()
 
 
 def _calculation(text: str) -> str:
@@ -152,7 +152,7 @@ def _bracketed(text: str, at: int) -> str:
     """Return the text between brackets; with quotes in it, the rest of the line: they may hide a bracket."""
     if quoted := _QUOTED_SUBSCRIPT.match(text, at):
         return quoted[0]
-    depth, window = 1, text[at : at + _LONGEST_SUBSCRIPT]
+    depth, window = 1, text[at : at + _MAX_SUBSCRIPT]
     for offset, char in enumerate(window):
         if char in "\"'\\":
             return window.split("\n")[0]
