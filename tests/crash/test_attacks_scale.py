@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from rerail.stores.directory import DirectoryStore
 from tests.conftest import RERAIL, Project, eventually
 from tests.wrong_clock import SetClock
 
+ROOT = Path(__file__).parents[2]
 DAY = 86_400
 JUMPS = [-3650 * DAY, -DAY, DAY, 3650 * DAY]
 LARGE = bool(os.environ.get("RERAIL_LARGE"))
@@ -361,6 +363,19 @@ def test_a_store_of_thousands_of_runs_is_listed_pruned_and_added_to_without_open
     whole = [line for line in listed if ".rerail/runs>" in line]
     assert len(whole) < count / 4, "the store was listed for each run that was deleted"
     assert [row["run_id"] for row in project.json("list")] == ["new"]
+
+
+@pytest.mark.parametrize(
+    "program", [("bench/runs.py", "--runs", "4", "--keep", "1"), ("scripts/large_journal.py", "--gib", "0.004")]
+)
+def test_what_is_tried_by_hand_at_full_size_holds_at_the_smallest(program: tuple[str, ...], tmp_path: Path) -> None:
+    script, *options = program
+
+    done = subprocess.run(
+        [sys.executable, ROOT / script, *options, "--dir", tmp_path], capture_output=True, text=True, timeout=250
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # Small shells
