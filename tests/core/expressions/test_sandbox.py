@@ -15,6 +15,7 @@ from rerail.core.expressions import language, sandbox
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import StepResults
 from rerail.core.run_state import RunState, UnitState
+from rerail.core.unit_id import UnitId
 from tests.conftest import Project
 from tests.sweeps import Sample
 
@@ -360,5 +361,5 @@ def scope_of(more: dict[str, Any]) -> language.Scope:
         ("skipped", "skipped", {}),
         ("failed", "failed", {}),
     ):
-        state.units[step, None] = UnitState(status=status, outputs=outputs)  # type: ignore[arg-type]
+        state.units[UnitId(step)] = UnitState(status=status, outputs=outputs)  # type: ignore[arg-type]
     return language.Scope(params={}, env={}, steps=StepResults(state), run={}, more=more)
