@@ -25,16 +25,50 @@ A step that fails is not an exception: it is an event and, at the end, exit code
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 EXIT_STEP_FAILED = 1
 SIGNAL_EXIT_BASE = 128
+
+
+class Diagnostic(NamedTuple):
+    """One problem of a pipeline file or of its params, with its place, the line it is in, and the help."""
+
+    message: str
+    file: str = ""  # '': of no file
+    line: int = 0  # from 1; 0: of the file as a whole
+    column: int = 0  # from 1, in characters; 0: of the line as a whole
+    end: int = 0  # the column after its last character; 0: unknown
+    severity: str = "error"  # or warning
+    code: str = "invalid"
+    help: str = ""
+    source: str = ""  # the line of the file
+
+    @property
+    def place(self) -> str:
+        """File, line and column, as far as they are known."""
+        known = [str(number) for number in (self.line, self.column) if number]
+        return ":".join([self.file, *known]) if self.file else ""
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.file else ""
+        return f"{place}{self.message}{'; ' if self.help else ''}{self.help}"
+
+    def masked(self, mask: Callable[[str], str]) -> Diagnostic:
+        """Return it with secrets masked; the columns follow the text that became shorter or longer."""
+        source = mask(self.source)
+        column, end = self.column, self.end
+        if source != self.source:
+            column, end = (min(len(mask(self.source[: at - 1])), len(source)) + 1 if at else 0 for at in (column, end))
+        return self._replace(message=mask(self.message), help=mask(self.help), source=source, column=column, end=end)
 
 
 class RerailError(Exception):
     """Error with a message for people; `hint` is the next command."""
 
     exit_code = 1
+    severity = "error"  # shown before the message
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -49,11 +83,17 @@ class UsageError(RerailError):
 
 
 class PipelineInvalid(UsageError):
-    """All that is wrong with a pipeline file, one line each."""
+    """All that is wrong with a pipeline file, or with the params given to it."""
 
-    def __init__(self, problems: Sequence[str], *, hint: str = "") -> None:
-        super().__init__("\n".join(problems), hint=hint)
-        self.problems = tuple(problems)
+    def __init__(self, diagnostics: Iterable[Diagnostic], *, hint: str = "", secrets: Iterable[str] = ()) -> None:
+        self.diagnostics = tuple(diagnostics)
+        self.secrets = tuple(secrets)  # names that the file declares: their values are masked before it is shown
+        super().__init__("\n".join(self.problems), hint=hint)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One line for each problem."""
+        return tuple(map(str, self.diagnostics))
 
 
 class BadRunId(UsageError):
@@ -104,6 +144,7 @@ class RunPausedError(RerailError):
     """The run waits for something: a person, money, time."""
 
     exit_code = 5
+    severity = ""  # nothing is wrong
 
 
 class StateError(RerailError):

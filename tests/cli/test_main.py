@@ -42,7 +42,7 @@ def test_help_and_version_work_anywhere(project: Project) -> None:
         (("run", "p.yaml", "--id", "last"), 2, "reserved"),
         (("run", "p.yaml", "-p", "x"), 2, "not NAME=VALUE"),
         (("run", "p.yaml", "-p", "x=1"), 2, "no param `x`"),
-        (("run", "nothing.yaml"), 2, "No such file"),
+        (("run", "nothing.yaml"), 2, "no such file: nothing.yaml"),
         (("run", "p.yaml", "--store", "gopher://x"), 2, "unknown store `gopher`"),
         (("run", "p.yaml", "--resume", "--fresh"), 2, "exclude each other"),
         (("show",), 3, "no runs in"),

@@ -346,7 +346,7 @@ def test_without_room_for_processes_or_threads_a_run_ends_in_words_and_goes_on_w
     if most == 1:
         assert done.returncode == STATE_ERROR, said
         assert said.splitlines() == [
-            "rerail: not enough memory, or no more processes or threads allowed",
+            "rerail: error: not enough memory, or no more processes or threads allowed",
             "  next: raise the limits (ulimit -v, ulimit -u, or those of the container), then run it again",
         ]
     elif most is None:

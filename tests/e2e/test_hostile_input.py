@@ -41,7 +41,7 @@ FILES = {
     ("braces", "nested deeper than 100"): "{a: " * 40_000,
     ("nested blocks", "nested deeper than 100"): "".join(" " * n + "a:\n" for n in range(3000)),
     ("ten megabytes", "at most"): "# " + "x" * 10_000_000,
-    ("one long line", "found unexpected end of stream"): "steps: [{run: '" + "x" * 4_000_000,
+    ("one long line", "the quote ' is never closed"): "steps: [{run: '" + "x" * 4_000_000,
     ("many keys", "unknown key `k0`"): "\n".join(f"k{n}: 1" for n in range(50_000)),
     ("a recursive alias", "no anchor `a` before this"): "a: &a [*a]\nsteps: []",
     ("python tags", "the tag"): "a: !!python/object/apply:os.system ['touch pwned']",

@@ -70,14 +70,14 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
 def load(path: str) -> tuple[Pipeline, bytes]:
     """Return a pipeline and its text; raise PipelineInvalid."""
     # YAML: commands that only read a run start without it.
-    from rerail.loaders.yaml import declared_secrets, load_bundle, read_pipeline_file
+    from rerail.loaders.yaml import load_bundle, read_pipeline_file
 
     text = read_pipeline_file(path)
     try:
         return load_bundle(text, path)
     except PipelineInvalid as error:  # its messages quote the file
-        mask = Mask(value for name in declared_secrets(text) if (value := os.environ.get(name)))
-        raise PipelineInvalid([mask.text(problem) for problem in error.problems], hint=error.hint) from None
+        mask = Mask(value for name in error.secrets if (value := os.environ.get(name)))
+        raise PipelineInvalid([one.masked(mask.text) for one in error.diagnostics], hint=error.hint) from None
 
 
 class ResumeRequest(InvocationRequest, frozen=True, kw_only=True):
@@ -203,7 +203,7 @@ def _load_again(path: str, run_id: str) -> tuple[Pipeline, bytes]:
     try:
         return load(path)
     except PipelineInvalid as error:
-        raise PipelineInvalid(error.problems, hint=f"correct it, then: rerail resume {run_id}") from None
+        raise PipelineInvalid(error.diagnostics, hint=f"rerail resume {run_id}, once it is corrected") from None
 
 
 def _frozen(store: Store, recording: LoadedRun) -> bytes | None:

@@ -81,12 +81,12 @@ def start_pipeline(
     mask = mask_of(pipeline, request.options)
     require_no_secrets_in_pipeline(mask, pipeline, text, request.pipeline_path)
     require_no_secrets(mask, {**request.params, **request.labels, "run id": request.run_id})
-    header = header_of(pipeline, request, params_of(pipeline, request.params), now, base_dir)
+    header = header_of(pipeline, request, params_of(pipeline, request.params, request.pipeline_path), now, base_dir)
     header = msgspec.structs.replace(header, concurrency=concurrency_group(pipeline, header))
     work_dir = absolute(header.work_dir, base_dir)
     require_no_secrets_in_header(mask, header, store.directory(header.run_id), work_dir)
     files = place_of(work_dir, base_dir, store.root)
-    check_paths(pipeline, files, request.pipeline_path)
+    check_paths(pipeline, files, request.pipeline_path, text)
     decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
 
     def discard() -> None:

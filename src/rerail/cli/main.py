@@ -13,12 +13,13 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from rerail.errors import RerailError, StateError
-from rerail.text import one_line
+from rerail.errors import Diagnostic, PipelineInvalid, RerailError, StateError, UsageError
+from rerail.text import nearest, one_line
 from rerail.version import VERSION
 
 # The function of each command, and its line in `rerail --help`, which does not import it.
@@ -51,6 +52,37 @@ COMMANDS = {
     "demo": ("rerail.cli.commands.demo:demo", "Run a small pipeline, kill it half-way, resume it."),
 }
 
+# Commands of other tools, and the one that does it here.
+SYNONYMS = {
+    word: command
+    for command, words in {
+        "list": "ls ps runs sessions jobs checkpoints",
+        "show": "status info describe get inspect details",
+        "run": "exec start execute apply launch submit",
+        "resume": "retry continue restart rerun recover restore",
+        "stop": "cancel kill abort terminate interrupt down pause",
+        "delete": "rm remove del destroy",
+        "prune": "clean gc cleanup clear purge",
+        "check": "lint validate test vet fmt",
+        "logs": "log tail output",
+        "history": "events audit trace journal",
+        "plan": "dry-run dryrun preview why graph dag",
+        "init": "new create scaffold generate quickstart",
+        "watch": "follow attach monitor top",
+        "approve": "accept confirm allow",
+        "reject": "deny decline refuse",
+        "mark": "set edit",
+        "verify": "fsck checksum",
+        "repair": "fix salvage",
+        "fork": "clone copy branch",
+        "cost": "costs usage spend bill",
+        "doctor": "diagnose health env",
+        "completion": "completions autocomplete",
+        "dlq": "dead-letters deadletters failed",
+    }.items()
+    for word in words.split()
+}
+
 INTERNAL_ERROR = 70
 OUT_OF_RESOURCES = 6  # as for all other causes that keep a run from being recorded; it can be resumed
 
@@ -61,13 +93,12 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
-            import difflib
-
-            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
-            if close:
-                ctx.fail(f"no command {cmd_name!r}, did you mean `rerail {close[0]}`?")
+            meant = SYNONYMS.get(cmd_name) or nearest(cmd_name, COMMANDS)
+            if meant:
+                message = f"no command {one_line(cmd_name, 60)!r}, did you mean `rerail {meant}`?"
+                raise UsageError(message, hint=f"rerail {meant} --help")
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
@@ -178,7 +209,8 @@ def _called(arguments: list[str]) -> int:
     except RerailError as error:
         if debug:
             traceback.print_exc()
-        complain(error.message, error.hint)
+        found = error.diagnostics if isinstance(error, PipelineInvalid) else ()
+        complain(error.message, error.hint, found, severity=error.severity)
         return error.exit_code
     except click.exceptions.Abort:
         return 130
@@ -202,9 +234,15 @@ def _called(arguments: list[str]) -> int:
         return 2
 
 
-def complain(message: str, hint: str) -> None:
-    """Print an error and the next command to stderr, in any state of stderr."""
-    lines = [one_line(line, 1000) for line in f"rerail: {message}".replace("\t", "  ").split("\n")]
+def complain(message: str, hint: str, found: Sequence[Diagnostic] = (), *, severity: str = "error") -> None:
+    """Print an error, or the diagnostics of a file, and the next command to stderr, in any state of stderr."""
+    try:
+        # With the colours: only for errors.
+        from rerail.cli.render.diagnostics import shown, shown_message
+
+        lines = shown(found) if found else shown_message(message, severity)
+    except Exception:  # noqa: BLE001 - without memory nothing can be imported
+        lines = [one_line(f"rerail: {severity}{': ' if severity else ''}{message}", 1000)]
     if hint:
         lines.append(one_line(f"  next: {hint}", 1000))
     with contextlib.suppress(OSError, ValueError):

@@ -32,7 +32,7 @@ def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[di
                 problems.append(problem)
             values[name] = value
         elif param.required:
-            problems.append(f"missing required param `{name}` (-p {name}=VALUE)")
+            problems.append(f"missing required param `{name}`")
         else:
             values[name] = param.default
     return values, problems

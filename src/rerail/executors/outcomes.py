@@ -9,10 +9,14 @@ from typing import Any
 
 import msgspec
 
+from rerail.core.model import Run
+from rerail.core.retry import CANNOT_EXECUTE
+from rerail.core.shell.programs import started_files
 from rerail.core.values import MAX_BYTES, clean, parse_captured
 from rerail.executors import channels
 from rerail.executors.logs import AttemptLog
 from rerail.ports import Attempt, Outcome
+from rerail.scripts import script_problem
 
 # Lack of resources that may pass in a moment: memory, processes, descriptors.
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
@@ -60,9 +64,21 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
         raised = handed.raised
         message = f"{raised.type}: {clean(raised.message)}" if raised.message else raised.type
         return Outcome(status="failed", type=raised.type, message=message, traceback=clean(raised.traceback), **common)
+    if code in CANNOT_EXECUTE and isinstance(attempt.action, Run):
+        how += _why_not_started(attempt, attempt.action.script)
     if code == -signal.SIGKILL:
         how += " (out of memory?)"
     return Outcome(status="failed", type="Killed" if code < 0 else "ExitCode", message=how, **common)
+
+
+def _why_not_started(attempt: Attempt, script: str) -> str:
+    """Return why a file that the script starts cannot be started, if there is one."""
+    for named in started_files(script):
+        problem = script_problem(os.path.join(attempt.cwd, named), named)
+        if problem is not None:
+            message, fix = problem
+            return f": {message}" + (f" ({fix})" if fix else "")
+    return ""
 
 
 def _incomplete(logs: tuple[AttemptLog, AttemptLog]) -> tuple[str, ...]:

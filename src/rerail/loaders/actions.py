@@ -9,6 +9,7 @@ from rerail.core.model import Action, Approve, Capture, Loop, Map, Python, Retry
 from rerail.loaders.budgets import read_conditions
 from rerail.loaders.composites import CONTROLLERS, check_options
 from rerail.loaders.fields import Fields, Problems, describe
+from rerail.loaders.synonyms import meant
 
 OPTIONS = tuple(
     "id name needs when env cwd timeout retry inputs artifacts outputs checks idempotent allow_failure on_failure"
@@ -37,7 +38,8 @@ def read_directory(fields: Fields, problems: Problems) -> str:
 def read_action(fields: Fields, problems: Problems) -> Action:
     given = [kind for kind in KINDS if fields.has(kind)]
     if len(given) != 1:
-        if isinstance(fields.node.value, dict):
+        # A key that another tool has for one of them is reported by itself.
+        if isinstance(fields.node.value, dict) and (given or not _misspelled(fields)):
             what = "has none" if not given else f"has {' and '.join(f'`{kind}`' for kind in given)}"
             problems.add(fields.node, f"{fields.what} needs exactly one of {', '.join(KINDS)}; it {what}")
         return Run(script="")
@@ -47,6 +49,11 @@ def read_action(fields: Fields, problems: Problems) -> Action:
     if given[0] in CONTROLLERS:
         return _controller(fields, given[0], problems)
     return _plain(fields, given[0], problems)
+
+
+def _misspelled(fields: Fields) -> bool:
+    known = (*OPTIONS, *KINDS, "with", "steps")
+    return any(meant(key, known) in KINDS for key in list(fields.node.value)[:100] if key not in known)
 
 
 def _plain(fields: Fields, kind: str, problems: Problems) -> Action:

@@ -13,6 +13,9 @@ from typing import Any
 import msgspec
 import yaml
 
+from rerail.loaders.source import SourceText
+from rerail.loaders.syntax import Stop, SyntaxProblem, explain
+
 MAX_BYTES = 5_000_000
 MAX_DEPTH = 100
 MAX_ALIASED_NODES = 10_000
@@ -22,6 +25,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FIRST_LINE = re.compile(r"(?:\n[ ]*(?=\n))*\n([ ]*)")
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _TAGS = {
@@ -71,11 +75,13 @@ class Node(msgspec.Struct, kw_only=True):
 class Malformed(Exception):
     """Document that is not usable as YAML; line and column count from 1."""
 
-    def __init__(self, line: int, column: int, message: str) -> None:
+    def __init__(self, line: int, column: int, message: str, *, fix: str = "", length: int = 0) -> None:
         super().__init__(message)
         self.line = line
         self.column = column
         self.message = message
+        self.fix = fix
+        self.length = length  # of the text it is about; 0: unknown
 
 
 class _Open:
@@ -112,11 +118,37 @@ def parse(text: str) -> Node:
     try:
         return _build(yaml.parse(text, Loader=_Loader), text)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise Malformed(line, column, error.problem or str(error)) from None
+        raise _malformed(explain(SourceText(text), _stop(error))) from None
+    except yaml.reader.ReaderError:
+        raise _malformed(_unreadable(text)) from None
     except yaml.YAMLError as error:
         raise Malformed(1, 1, str(error).splitlines()[0]) from None
+
+
+def _malformed(found: SyntaxProblem) -> Malformed:
+    return Malformed(found.line, found.column, found.message, fix=found.help, length=found.length)
+
+
+def _stop(error: yaml.MarkedYAMLError) -> Stop:
+    """Return the place where the parser stopped, from 1."""
+    mark, context = error.problem_mark or error.context_mark, error.context_mark
+    return Stop(
+        line=mark.line + 1 if mark else 1,
+        column=mark.column + 1 if mark else 1,
+        problem=error.problem or str(error),
+        context=error.context or "",
+        context_line=context.line + 1 if context else 0,
+        context_column=context.column + 1 if context else 0,
+    )
+
+
+def _unreadable(text: str) -> SyntaxProblem:
+    """Return the problem of the first character that YAML does not allow."""
+    found = _NOT_ALLOWED.search(text)
+    before = SourceText(text[: found.start()] if found else "").lines
+    character = f"the control character U+{ord(found[0]):04X}" if found else "a character that YAML does not allow"
+    fix = 'in double quotes it can be written as an escape such as "\\x07"'
+    return SyntaxProblem(len(before), len(before[-1]) + 1, character, fix)
 
 
 def _build(events: Any, text: str) -> Node:
@@ -223,7 +255,10 @@ def _check_tag(event: Any) -> str:
     try:
         return _TAGS[event.tag]
     except KeyError:
-        raise _at(event, f"the tag `{event.tag}` is not supported") from None
+        fix = "quote a value that begins with `!`" + ("; in an expression write `not`" if event.tag[:1] == "!" else "")
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        message = f"the tag `{event.tag}` is not supported"
+        raise Malformed(line, column, message, fix=fix, length=min(len(event.tag), 100)) from None
 
 
 def _at(event: Any, message: str) -> Malformed:

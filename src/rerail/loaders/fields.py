@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
 
+from rerail.errors import Diagnostic
 from rerail.loaders.document import Node
+from rerail.loaders.source import SourceText
+from rerail.loaders.synonyms import meant
 from rerail.text import one_line
 
 _AMOUNT = r"([0-9]{1,12}(?:\.[0-9]+)?)"
@@ -18,28 +20,53 @@ PLANNED = frozenset("agent keep".split())
 
 
 MAX_PROBLEMS = 100
+MAX_HELP = 1_000
 
 
 class Problems:
     """Problems of a file, each with its position."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, strict: bool = False) -> None:
         self._path = path
-        self._found: list[tuple[int, int, str]] = []
+        self._found: list[Diagnostic] = []
         self._more = 0
         self._included: list[Problems] = []
+        self.strict = strict  # whether warnings are looked for
         self.work = 0  # spent on checking expressions
+        self.source = SourceText()
+        self.secrets: tuple[str, ...] = ()  # that the file declares
 
-    def add(self, node: Node, message: str) -> None:
-        self.add_at(node.line, node.column, message)
+    def add(self, node: Node, message: str, *, fix: str = "", code: str = "invalid") -> None:
+        self.add_at(node.line, node.column, message, fix=fix, code=code)
 
-    def add_at(self, line: int, column: int, message: str) -> None:
-        if (line, column, one_line(message)) in self._found:
+    def add_at(
+        self, line: int, column: int, message: str, *, fix: str = "", code: str = "invalid", length: int = 0
+    ) -> None:
+        self._add(line, column, Diagnostic(message=one_line(message), help=one_line(fix, MAX_HELP), code=code), length)
+
+    def add_piece(self, node: Node, offset: int, piece: str, message: str, *, fix: str = "", code: str) -> None:
+        """Add a problem of a piece of a text, by its offset."""
+        diagnostic = Diagnostic(message=one_line(message), help=one_line(fix, MAX_HELP), code=code)
+        self._add(*self._place(node, offset, piece), diagnostic, len(piece.split("\n", 1)[0]))
+
+    def warn(self, node: Node, offset: int, piece: str, message: str, *, fix: str = "", code: str) -> None:
+        """Add a warning about a piece of a text."""
+        diagnostic = Diagnostic(message=one_line(message), help=one_line(fix, MAX_HELP), code=code, severity="warning")
+        self._add(*self._place(node, offset, piece), diagnostic, len(piece.split("\n", 1)[0]))
+
+    def _place(self, node: Node, offset: int, piece: str) -> tuple[int, int]:
+        line, column = node.place(offset)
+        return self.source.find(line, column, piece) or self.source.find(node.line, node.column, piece) or (line, column)
+
+    def _add(self, line: int, column: int, diagnostic: Diagnostic, length: int) -> None:
+        end = column + length if length else 0
+        diagnostic = diagnostic._replace(file=self._path, line=line, column=column, end=end)
+        if diagnostic in self._found:
             return  # an `env` that several steps share is checked for each
         if self.many:
             self._more += 1
         else:
-            self._found.append((line, column, one_line(message)))
+            self._found.append(diagnostic)
 
     @property
     def many(self) -> bool:
@@ -47,21 +74,36 @@ class Problems:
         return len(self._found) >= MAX_PROBLEMS
 
     @property
-    def lines(self) -> list[str]:
-        """One line for each problem, in the order of the file."""
+    def diagnostics(self) -> list[Diagnostic]:
+        """All problems in the order of the file, each with its line; then those of included files."""
         path = one_line(self._path)
-        lines = [f"{path}:{line}:{column}: {message}" for line, column, message in sorted(self._found)]
-        lines += [f"{path}: and {self._more} more problems"] if self._more else []
-        return lines + [line for inner in self._included for line in inner.lines]
+        found = []
+        for one in sorted(self._found, key=lambda one: (one.line, one.column)):
+            source = self.source.line(one.line)
+            end = one.end or self.source.end(one.line, one.column)
+            found.append(one._replace(file=path, source=source, end=min(end, len(source) + 1)))
+        if self._more:
+            found.append(Diagnostic(message=f"and {self._more} more problems", file=path))
+        return found + [one for inner in self._included for one in inner.diagnostics]
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """Names of secrets that the files declare."""
+        return self.secrets + tuple(name for inner in self._included for name in inner.declared)
 
     def of(self, path: str) -> Problems:
         """Return the problems of a file that this one includes."""
-        inner = Problems(path)
+        inner = Problems(path, strict=self.strict)
         self._included.append(inner)
         return inner
 
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error, not only warnings."""
+        return any(one.severity == "error" for one in self._found) or any(inner.failed for inner in self._included)
+
     def __bool__(self) -> bool:
-        return bool(self._found) or any(self._included)
+        return self.failed
 
 
 class Fields:
@@ -75,7 +117,7 @@ class Fields:
         if isinstance(node.value, dict):
             self._values = node.value
         else:
-            problems.add(node, f"{what} must be a mapping, not {node.kind}")
+            problems.add(node, f"{what} must be a mapping, not {node.kind}", fix=_missing_space(node), code="type")
 
     def only(self, allowed: Iterable[str]) -> None:
         """Report every unknown key, with the one that was probably meant."""
@@ -87,9 +129,9 @@ class Fields:
             if key in PLANNED:
                 self.problems.add_at(line, column, f"`{key}` is not supported by this version of rerail yet")
                 continue
-            close = [] if self.problems.many else difflib.get_close_matches(key[:100], names, n=1)
-            hint = f", did you mean `{close[0]}`?" if close else f"; known here: {', '.join(sorted(names))}"
-            self.problems.add_at(line, column, f"unknown key `{key[:100]}`{hint}")
+            guess = "" if self.problems.many else meant(key[:100], names)
+            fix = f"did you mean `{guess}`?" if guess else f"known here: {', '.join(sorted(names))}"
+            self.problems.add_at(line, column, f"unknown key `{key[:100]}`", fix=fix, code="unknown-key")
 
     def get(self, key: str) -> Node | None:
         return self._values.get(key)
@@ -211,7 +253,13 @@ class Fields:
         return variables
 
     def _wrong(self, key: str, node: Node, expected: str) -> None:
-        self.problems.add(node, f"`{key}` of {self.what} must be {expected}, not {describe(node)}")
+        self.problems.add(node, f"`{key}` of {self.what} must be {expected}, not {describe(node)}", code="type")
+
+
+def _missing_space(node: Node) -> str:
+    """Return the fix for text that would be a mapping with a space after its colon."""
+    match = re.match(r"([\w-]{1,60}):(?=\S)", node.value) if isinstance(node.value, str) and not node.quoted else None
+    return f"put a space after the colon: `{match[1]}: …`" if match else ""
 
 
 def describe(node: Node) -> str:

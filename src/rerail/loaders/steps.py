@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from rerail.loaders.composites import CONTROLLERS, check_commits, loop_condition
 from rerail.loaders.document import Node
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
+from rerail.text import nearest
 
 MAX_STEPS = 10_000
 MAX_DEPTH = 8  # of maps, loops and pipelines in each other
@@ -45,6 +47,7 @@ class Enclosing(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""  # of the ids of its steps: the path to it
     names: Collection[str] = ()  # steps outside whose results are visible inside
     all_names: Collection[str] = ()
+    declared: ChainMap[str, Step] = ChainMap()  # the steps outside by name
     item: bool = False
     loop: bool = False
     carries: bool = False  # a loop: every step inside is visible everywhere, from the iteration before
@@ -109,6 +112,7 @@ class StepReader:
             for node in self._shared:
                 once.everything(node)
         self._shared_is_dynamic = once.found
+        self._declared = self._enclosing.declared
 
     def nested(self, enclosing: Enclosing) -> StepReader:
         """Return a reader of the steps inside a step: the same defaults, other names."""
@@ -123,6 +127,7 @@ class StepReader:
         needed: list[tuple[str, Node]] = []
         steps = self._list(node, "step", needed)
         names = {step.id for step in steps}
+        self._declared = self._enclosing.declared.new_child({step.local: step for step in steps})
         if not self._check_needs(steps, needed) or self._enclosing.carries:  # other problems can still be reported
             return tuple(self._checked(step, self._visible(names, names)) for step in steps)
         ancestors = Ancestors({step.id: step.needs for step in steps})
@@ -135,7 +140,14 @@ class StepReader:
         if enclosing.prefix:
             steps = _VisibleSteps(enclosing.prefix, before, enclosing.names, names)
             every = _VisibleSteps(enclosing.prefix, names, enclosing.all_names, names)
-        return VisibleNames(params=self._params, steps=steps, all_steps=every, item=enclosing.item, loop=enclosing.loop)
+        return VisibleNames(
+            params=self._params,
+            steps=steps,
+            all_steps=every,
+            item=enclosing.item,
+            loop=enclosing.loop,
+            declared=self._declared,
+        )
 
     def hooks(self, node: Node | None, prefix: str, names: set[str]) -> tuple[Step, ...]:
         """Read steps that run after others, in order; they may use the results of any step."""
@@ -233,15 +245,17 @@ class StepReader:
         """Report needs without a step, and cycles; return whether there are none."""
         ids, prefix = {step.id for step in steps}, self._enclosing.prefix
         unknown = [(name, node) for name, node in needed if prefix + name not in ids]
-        names = ", ".join(sorted(step.local for step in steps)[:12])
         for name, node in unknown:
-            self._problems.add(node, f"unknown step `{name[:100]}` (steps: {names})")
+            near = nearest(name, (step.local for step in steps))
+            names = "" if near else f" (steps: {', '.join(sorted(step.local for step in steps)[:12])})"
+            fix = f"did you mean `{near}`?" if near else ""
+            self._problems.add(node, f"unknown step `{name[:100]}`{names}", fix=fix, code="unknown-step")
         if unknown or any(need not in ids for step in steps for need in step.needs):
             return False
         cycle = find_cycle({step.id: step.needs for step in steps})
         if cycle:
             place = self._places[cycle[0]]
-            self._problems.add(place, f"dependency cycle: {_chain(cycle)}")
+            self._problems.add(place, f"dependency cycle: {_chain(cycle)}", code="cycle")
         return not cycle
 
     def _checked(self, step: Step, visible: VisibleNames) -> Step:
@@ -271,6 +285,7 @@ class StepReader:
             prefix=f"{step.id}/",
             names=visible.steps,
             all_names=visible.all_steps,
+            declared=self._declared,
             item=visible.item,
             loop=visible.loop,
             depth=enclosing.depth + 1,

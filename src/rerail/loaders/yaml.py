@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from typing import Any
 
@@ -12,13 +13,15 @@ import msgspec
 from rerail.core.expressions.language import VisibleNames
 from rerail.core.model import CheckpointPolicy, Concurrency, Param, Pipeline, Step, Subpipeline
 from rerail.core.params import wrong_choice, wrong_default
-from rerail.errors import PipelineInvalid
+from rerail.errors import Diagnostic, PipelineInvalid
 from rerail.loaders import bundle
 from rerail.loaders.budgets import read_budget
 from rerail.loaders.document import MAX_BYTES, Malformed, Node, parse
 from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems
+from rerail.loaders.source import SourceText
 from rerail.loaders.steps import DEFAULTABLE, Enclosing, StepReader
+from rerail.text import nearest, one_line
 
 TOP = tuple("name labels params env secrets defaults checkpoint budget concurrency outputs steps finally".split())
 CONCURRENCY_KEYS = ("group", "on_conflict")
@@ -28,24 +31,49 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def read_pipeline_file(path: str) -> bytes:
     """Return the bytes of a pipeline file; raise PipelineInvalid for anything that is not one."""
-    hint = "rerail run PIPELINE"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise _no_such_file(path) from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise PipelineInvalid([f"{path}: cannot be read: {why}"], hint=hint) from None
+        raise _unreadable(path, f"cannot be read: {why}") from None
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise PipelineInvalid([f"{path}: not a regular file"], hint=hint)
+            raise _unreadable(path, "not a regular file")
         if status.st_size > MAX_BYTES:
-            raise PipelineInvalid([f"{path}: {status.st_size} bytes; {MAX_BYTES} at most"], hint=hint)
+            raise _unreadable(path, f"{status.st_size} bytes; {MAX_BYTES} at most")
         with open(fd, "rb", closefd=False) as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise PipelineInvalid([f"{path}: cannot be read: {error.strerror}"], hint=hint) from None
+        raise _unreadable(path, f"cannot be read: {error.strerror}") from None
     finally:
         os.close(fd)
+
+
+def _unreadable(path: str, why: str) -> PipelineInvalid:
+    return PipelineInvalid([Diagnostic(why, file=one_line(path), code="unreadable")], hint="rerail run PIPELINE")
+
+
+def _no_such_file(path: str) -> PipelineInvalid:
+    directory, name = os.path.split(path)
+    try:
+        there = sorted(entry for entry in os.listdir(directory or ".") if entry.endswith((".yaml", ".yml")))
+    except (OSError, ValueError):
+        there = []
+    stem = name.rpartition(".")[0] or name
+    guess = next((entry for entry in there if entry.rpartition(".")[0] == stem), "") or nearest(name, there)
+    message = f"no such file: {one_line(path)}"
+    if guess:
+        guess = shlex.quote(os.path.join(directory, guess))
+        return PipelineInvalid(
+            [Diagnostic(f"{message} (did you mean {guess}?)", code="no-such-file")], hint=f"rerail run {guess}"
+        )
+    shown = f" (here are {', '.join(there[:5])}{', …' if len(there) > 5 else ''})" if there else ""
+    return PipelineInvalid(
+        [Diagnostic(f"{message}{shown}", code="no-such-file")], hint="rerail run PIPELINE, or rerail init to write one"
+    )
 
 
 def load_pipeline(data: bytes, path: str) -> Pipeline:
@@ -55,33 +83,54 @@ def load_pipeline(data: bytes, path: str) -> Pipeline:
 
 def load_bundle(data: bytes, path: str) -> tuple[Pipeline, bytes]:
     """Return the pipeline, and its text joined with those of all included files; raise PipelineInvalid."""
+    pipeline, text, problems = inspected(data, path, strict=False)
+    if problems or pipeline is None:
+        raise PipelineInvalid(problems.diagnostics, hint=f"rerail check {shlex.quote(path)}", secrets=problems.declared)
+    return pipeline, text
+
+
+def inspected(data: bytes, path: str, *, strict: bool) -> tuple[Pipeline | None, bytes, Problems]:
+    """Return the pipeline as far as it can be read, its text, and its problems: with `strict` warnings, too."""
     text, included = bundle.split(data)
-    problems = Problems(path)
+    problems = Problems(path, strict=strict)
     files = bundle.Files(path, included, read_pipeline_file)
     root = _parsed(text, problems)
     pipeline = _pipeline(root, problems, path, Includes(problems, files, (os.path.basename(path),))) if root else None
-    if problems or pipeline is None:
-        raise PipelineInvalid(problems.lines, hint=f"rerail check {path}")
-    return pipeline, bundle.join(text, files.used)
+    return pipeline, bundle.join(text, files.used), problems
 
 
 def _parsed(data: bytes, problems: Problems) -> Node | None:
     """Parse the document of a file; None if it is not one, which is reported."""
+    root = None
     try:
-        return parse(data.decode("utf-8-sig"))
+        text = data.decode("utf-8-sig")
+        problems.source = SourceText(text)
+        root = parse(text)
+        if root.value is None:
+            fix = "`rerail init` writes a pipeline to start from"
+            problems.add(root, "the file is empty", fix=fix, code="empty")
+            root = None
     except UnicodeDecodeError as error:
-        problems.add_at(data[: error.start].count(b"\n") + 1, 1, "not UTF-8")
+        before = data[: error.start]
+        fix = "save it as UTF-8"
+        problems.source = SourceText(data.decode("utf-8-sig", errors="replace"))
+        column = error.start - (before.rfind(b"\n") + 1)
+        column = len(before[len(before) - column :].decode(errors="replace")) + 1
+        problems.add_at(before.count(b"\n") + 1, column, "not UTF-8", fix=fix, code="encoding", length=1)
     except Malformed as error:
-        problems.add_at(error.line, error.column, error.message)
-    return None
+        problems.add_at(error.line, error.column, error.message, fix=error.fix, code="yaml", length=error.length)
+    problems.secrets = _names_of_secrets(root, data)
+    return root
 
 
-def declared_secrets(data: bytes) -> tuple[str, ...]:
-    """Return the names of secrets in a pipeline file, as far as they can be read, even from an invalid one."""
-    root = _parsed(data, Problems(""))
-    top = root.value if root is not None else None
-    node = top.get("secrets") if isinstance(top, dict) else None
+def _names_of_secrets(root: Node | None, data: bytes) -> tuple[str, ...]:
+    """Return the names of secrets that a file declares; of one that cannot be read, all variables that it names."""
+    if root is None:
+        text = data.decode(errors="replace")
+        return tuple(name for name in os.environ if "secrets" in text and name in text)
+    node = root.value.get("secrets") if isinstance(root.value, dict) else None
     names = node.plain() if node is not None else ()
+    names = [names] if isinstance(names, str) else names
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
@@ -109,7 +158,8 @@ class Includes:
         try:
             data = self._files.get(path)
         except PipelineInvalid as error:
-            self._problems.add(node, f"`pipeline` of {fields.what}: {error.problems[0]}")
+            why = error.diagnostics[0]
+            self._problems.add(node, f"`pipeline` of {fields.what}: {why.place}{': ' if why.file else ''}{why.message}")
             return nothing
         problems = self._problems.of(self._files.full(path))
         root = _parsed(data, problems)

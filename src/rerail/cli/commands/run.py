@@ -77,7 +77,7 @@ def run(
     mask = present_secrets(loaded, wanted.options(RunOptions()))
     require_no_secrets_in_pipeline(mask, loaded, text, pipeline)
     require_no_secrets(mask, given)
-    values = params_of(loaded, given)  # raises before anything else is done
+    values = params_of(loaded, given, pipeline)  # raises before anything else is done
     if not (fresh or resume_ or wanted.quiet):
         going_on = _same_work(store, pipeline, values, wanted, is_named=run_id is not None)
         if going_on is not None:
