@@ -154,7 +154,9 @@ def _add(controller: UnitState, unit: UnitState, *, void: bool) -> None:
         controller.metrics = added(controller.metrics, unit.metrics)
 
 
-def reopen_ancestors(state: RunState, key: UnitId, reason: str, status: UnitStatus = "pending") -> None:
+def reopen_ancestors(
+    state: RunState, key: UnitId, reason: str, status: UnitStatus = "pending", because: ev.Cause | None = None
+) -> None:
     """Reopen the completed units around a unit: they continue when the run does."""
     outers = list(key.ancestors())
     if any(is_past_iteration(state, outer, key) for outer in outers):
@@ -171,6 +173,7 @@ def reopen_ancestors(state: RunState, key: UnitId, reason: str, status: UnitStat
             unit.status = unit.status if unit.status == "failed" and unit.items is not None else status
             unit.allowed = False
             unit.reason = reason
+            unit.because = because
             if unit.index is not None:
                 update_item(state, outer, unit)
 

@@ -387,7 +387,8 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     unit.finished_at = event.at
     if not event.unit.is_top_level:
         # The controllers around a failed unit have failed with it: a resume retries them.
-        compaction.reopen_ancestors(state, event.unit, unit.reason, "failed" if event.status == "failed" else "pending")
+        status: UnitStatus = "failed" if event.status == "failed" else "pending"
+        compaction.reopen_ancestors(state, event.unit, unit.reason, status, unit.because)
     if event.status != "completed":
         compaction.discard_inside(state, event.unit, unit)  # else it would continue with nothing left to do
         unit.void = unit.worked
