@@ -170,6 +170,88 @@ def test_only_stores_know_the_directory_store_and_where_it_keeps_what() -> None:
             assert not re.search(r"\b(store|log|writer)\.", found[0]), f"{relative}: {found[0]}"
 
 
+KNOWING = {"core/unit_id.py", "cli/render/github.py"}  # the second writes `::` around commands to GitHub
+FILE_PATHS = {  # paths of files, which have the separator of step paths
+    "cli/commands/doctor.py",
+    "core/claims.py",
+    "core/shell/programs.py",
+    "core/staleness.py",
+}
+UNITS = {"unit", "controller", "outer", "inner", "loop", "scope", "last_unit", "last_completed"}
+CUTS = {"split", "rsplit", "partition", "rpartition", "count", "startswith", "endswith", "removeprefix", "find", "rfind"}
+
+
+def last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def units_taken_apart(tree: ast.Module, separators: set[str]) -> Iterator[int]:
+    """Yield the lines that index the id of a unit, or take a step path or an item path apart by hand."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and last_name(node.value) in UNITS:
+            if node.slice.value in (0, 1):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            constants = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+            if node.func.attr in CUTS and constants & separators:
+                yield node.lineno
+            if node.func.attr == "join" and ast.unparse(node.func.value) == "'::'":
+                yield node.lineno
+        elif isinstance(node, ast.JoinedStr | ast.BinOp):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node.left, node.right]
+            if any(isinstance(one, ast.Constant) and one.value == "::" for one in parts):
+                yield node.lineno
+
+
+def test_only_one_module_knows_how_the_paths_of_a_unit_are_written() -> None:
+    found = []
+    for path in MODULES:
+        relative = str(path.relative_to(SOURCE))
+        if relative not in KNOWING and relative.startswith(("app/", "cli/", "core/", "engine/", "executors/")):
+            separators = {"::"} if relative in FILE_PATHS else {"::", "/"}
+            found += [f"{relative}:{line}" for line in units_taken_apart(parsed(path), separators)]
+    assert not found, "ask UnitId, or a function of core/unit_id.py"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "unit[0]",
+        "task.unit[1]",
+        "step.split('/')",
+        "step.startswith(outer + '/')",
+        "step.startswith(f'{outer}/')",
+        "item.rpartition('::')",
+        "f'{item}::{key}'",
+        "item + '::'",
+        "'::'.join(keys)",
+    ],
+)
+def test_a_unit_that_is_taken_apart_is_found(code: str) -> None:
+    assert [*units_taken_apart(ast.parse(code), {"::", "/"})]
+
+
+def facts_from_messages(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines that look for a fact in a reason."""
+    for node in (one for one in ast.walk(tree) if isinstance(one, ast.expr)):
+        looked_at: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in CUTS:
+                looked_at = [node.func.value]
+            elif node.func.attr in ("match", "search", "fullmatch", "findall"):
+                looked_at = node.args
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            looked_at = [one for one in node.comparators if isinstance(node.left, ast.Constant | ast.JoinedStr)]
+        yield from (node.lineno for one in looked_at if isinstance(one, ast.Attribute) and one.attr in ("reason", "why"))
+
+
+def test_no_code_reads_a_fact_out_of_a_reason() -> None:
+    found = [f"{path.relative_to(SOURCE)}:{line}" for path in MODULES for line in facts_from_messages(parsed(path))]
+    assert not found, "facts travel as data: give the event or the state a member"
+    for code in ("unit.reason.startswith('marked')", "'marked' in unit.reason", "re.match('marked', unit.reason)"):
+        assert [*facts_from_messages(ast.parse(code))]
+
+
 def test_the_core_reads_no_clock() -> None:
     for path in (SOURCE / "core").rglob("*.py"):
         for node in ast.walk(parsed(path)):

@@ -173,13 +173,7 @@ def _items(known: UnitState) -> str:
 
 def _failures(state: RunState, last_failure: Callable[[UnitId], StepFailed | None]) -> Iterator[RootCause]:
     for number, (unit, known) in enumerate(state.units.items()):
-        if (
-            unit[1] is not None
-            or "/" in unit[0]
-            or known.status != "failed"
-            or known.retry_at is not None
-            or known.allowed
-        ):
+        if not unit.is_top_level or known.status != "failed" or known.retry_at is not None or known.allowed:
             continue
         cause = root_cause(state, unit)
         if cause is not None:
