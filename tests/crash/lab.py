@@ -22,6 +22,7 @@ MODES = {"off": 0, "kill": 1, "torn": 2, "short": 3, "errno": 4, "errno-forever"
 
 PIPELINE = """\
 name: reference
+max_crashes: 1000
 env: {LEDGER: "%(ledger)s"}
 steps:
   - id: seed
@@ -157,6 +158,7 @@ steps:
 """
 CHAOS = """\
 name: chaos
+max_crashes: 1000
 env: {LEDGER: "%(ledger)s"}
 steps:
   - id: m

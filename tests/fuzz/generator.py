@@ -290,6 +290,7 @@ class Writer:
         case = self.case
         top: dict[str, Any] = {"name": "p", "steps": self.steps(case.steps, "", "", [])}
         top["labels"] = {"version": str(case.version)}
+        top["max_crashes"] = 1000  # it is killed more often than any step would kill it
         if case.budget:
             top["budget"] = {"cost_usd": case.budget / 100}
         if case.secret:

@@ -81,6 +81,7 @@ class StepRecord(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     error: Failure | None
     item: str | None = None
     failures: int = 0
+    crashes: int = 0  # in a row
     retry_at: datetime | None = None
     allowed_failure: bool = False
     reason: str = ""
@@ -303,6 +304,7 @@ def _step_record(unit: UnitId, state: UnitState, outline: PipelineOutline) -> St
         error=state.error,
         item=item,
         failures=state.failures,
+        crashes=state.crashes,
         retry_at=state.retry_at,
         allowed_failure=state.allowed,
         reason=state.reason,
@@ -336,6 +338,7 @@ def _unit_state(step: StepRecord) -> UnitState:
         attempts=step.attempts,
         completions=internal.completions,
         failures=step.failures,
+        crashes=step.crashes,
         started_seq=internal.started_seq,
         changed_seq=internal.changed_seq,
         completed_seq=internal.completed_seq,

@@ -211,7 +211,7 @@ class RunInterrupted(_Event, frozen=True, kw_only=True, tag="run-interrupted", o
     active_seconds: float | None = None  # seconds since it was started or resumed, independent of the wall clock
 
 
-PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "in-doubt", "until"]
+PauseCause = Literal["", "budget", "quota", "approval", "max-runtime", "in-doubt", "until", "crashes"]
 BudgetKind = Literal["", "cost_usd", "tokens", "time"]
 
 
@@ -288,6 +288,7 @@ class StepInterrupted(_UnitEvent, frozen=True, kw_only=True, tag="step-interrupt
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
     elapsed: float = 0.0  # seconds, as far as is known
+    crash: bool = False  # its invocation ended without a word: it was killed, or the machine stopped
 
 
 class StepSkipped(_UnitEvent, frozen=True, kw_only=True, tag="step-skipped", omit_defaults=True):

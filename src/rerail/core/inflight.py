@@ -77,10 +77,27 @@ def interrupted_event(
         item=unit.item,
         attempt=unit_state.attempts,
         reason="crash",
+        crash=True,
         metrics=seen.metrics if seen else {},
         models=seen.models if seen else {},
         elapsed=seen.elapsed if seen else 0.0,
     )
+
+
+def crashes_in_a_row(unit: UnitState, definition: str) -> int:
+    """Return the crashes in a row that interrupted a unit, before anything of the present invocation is recorded.
+
+    An attempt that is recorded as running in a run without an owner is one of them. Those of another definition of the
+    step do not count.
+    """
+    if unit.status not in ("running", "interrupted") or (unit.fingerprint and unit.fingerprint != definition):
+        return 0
+    return unit.crashes + (unit.status == "running")
+
+
+def describe_crashes(crashes: int) -> str:
+    """Describe the crashes in a row that interrupted a unit."""
+    return f"rerail was killed during it {crashes} times in a row"
 
 
 def how_far(progress: AttemptProgress | None) -> str:

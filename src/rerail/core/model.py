@@ -11,6 +11,7 @@ import msgspec
 
 from rerail.core.unit_id import local_step
 
+MAX_CRASHES = 5
 Backoff = Literal["fixed", "linear", "exponential"]
 
 
@@ -265,6 +266,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outputs: dict[str, Any] = {}  # its outputs as a step of another pipeline
     budget: Budget | None = None
     concurrency: Concurrency | None = None
+    max_crashes: int = MAX_CRASHES  # in a row, of one step, before the run is paused
 
     @property
     def hooks(self) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, option
     options = options or PlanOptions()
     if not state.units and not options.start:
         return Plan(decisions=tuple(pending(step, UnitState()) for step in pipeline.steps))
-    body = StepGroup(steps=pipeline.steps, env=pipeline.env, index=step_index(pipeline))
+    index = step_index(pipeline)
+    body = StepGroup(steps=pipeline.steps, env=pipeline.env, index=index, max_crashes=pipeline.max_crashes)
     decisions = decide_steps(body, state, audit or Audit(), options)
     declared = {step.id for step in pipeline.steps} | set(pipeline.hooks)
     return Plan(
@@ -105,6 +106,7 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
     steps: Sequence[Step]
     env: Mapping[str, str]
     index: StepIndex
+    max_crashes: int = 0  # 0: no limit
     item: str | None = None
 
 
@@ -123,6 +125,7 @@ class Planner:
     def __init__(self, body: StepGroup, state: RunState, audit: Audit, options: PlanOptions) -> None:
         needs = {step.id: step.needs for step in body.steps}
         self._env = body.env
+        self._max_crashes = body.max_crashes
         self._item = body.item
         self._index = body.index
         self._state = state
@@ -346,7 +349,8 @@ class Planner:
                 return pending(step, unit)
             case "running" | "interrupted":
                 seen = self._options.seen.get(UnitId(step.id, self._item), unit.progress)
-                return _interrupted(step, unit, seen)
+                crashes = inflight.crashes_in_a_row(unit, fingerprint(step, self._env))
+                return _interrupted(step, unit, seen, blocked=0 < self._max_crashes <= crashes)
             case "failed" if not (unit.allowed and step.allow_failure):
                 return _again(step, inflight.failure_reason(unit))
             case _:
@@ -531,8 +535,12 @@ def pending(step: Step, unit: UnitState) -> Decision:
     return Decision(step=step.id, decision="run", reason="not started yet", because=Cause(kind="not-started"))
 
 
-def _interrupted(step: Step, unit: UnitState, seen: AttemptProgress | None) -> Decision:
+def _interrupted(step: Step, unit: UnitState, seen: AttemptProgress | None, *, blocked: bool) -> Decision:
     how = inflight.interruption_reason(unit, seen)
+    if step.idempotent and blocked:
+        times = unit.crashes + (unit.status == "running")
+        reason = f"{inflight.describe_crashes(times)}; waiting for rerail mark"
+        return Decision(step=step.id, decision="rerun", reason=reason, because=how.cause)
     if step.idempotent:
         return Decision(step=step.id, decision="rerun", reason=how.text, because=how.cause)
     reason = f"{how.text} and the step is not idempotent: its outcome is in doubt"

@@ -34,6 +34,7 @@ class UnitState(msgspec.Struct, kw_only=True, gc=False):
     completions: int = 0
     failures: int = 0  # failed attempts since the unit was last pending: the count of a retry policy
     refusals: int = 0  # refusals by a service in a row
+    crashes: int = 0  # crashes in a row that interrupted it; an end of its own or a person resets them
     started_seq: int = 0  # journal position of the attempt that completed, or of the latest one
     changed_seq: int = 0  # journal position at which its product last changed
     completed_seq: int = 0  # journal position of its last completion: the last producer of a path owns it

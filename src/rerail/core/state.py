@@ -232,6 +232,8 @@ def _started(state: RunState, unit: UnitState, seq: int, event: ev.StepStarted) 
     unit.duration = None
     unit.retry_at = None
     unit.retry_in = None
+    if unit.fingerprint != event.fingerprint:
+        unit.crashes = 0
     unit.fingerprint = event.fingerprint
     unit.inputs = event.inputs
     unit.head = unit.head or event.head
@@ -255,6 +257,7 @@ def _completed(state: RunState, unit: UnitState, seq: int, event: ev.StepComplet
     unit.because = None
     unit.head = ""
     unit.refusals = 0
+    unit.crashes = 0
     unit.approval = None
     _ended(state, unit, event)
     if event.step not in state.hooks:
@@ -276,6 +279,7 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
         unit.failures += 1
         unit.refusals = 0
     unit.approval = None
+    unit.crashes = 0
     unit.error = event.error if event.item is None else _brief(event.error)
     if event.allowed:
         # Dependants see it now, without outputs: that is a product too, and a different one.
@@ -337,6 +341,7 @@ def _interrupted(state: RunState, unit: UnitState, _seq: int, event: ev.StepInte
     unit.finished_at = event.at
     unit.reason = event.reason
     unit.because = None
+    unit.crashes += event.crash
     unit.worked += event.elapsed
     if event.metrics:
         unit.metrics = added(unit.metrics, event.metrics)
@@ -353,6 +358,7 @@ def _skipped(_state: RunState, unit: UnitState, seq: int, event: ev.StepSkipped)
     unit.fingerprint = event.fingerprint
     unit.reason = event.reason
     unit.because = None
+    unit.crashes = 0
     unit.finished_at = event.at
     unit.index = event.index
 
@@ -366,6 +372,7 @@ def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInva
         unit.index = event.index
     unit.failures = 0
     unit.refusals = 0
+    unit.crashes = 0
     unit.approval = None
     unit.reason = event.reason
     unit.because = event.because or ev.Cause(kind="invalidated")
@@ -377,6 +384,7 @@ def _invalidated(state: RunState, unit: UnitState, _seq: int, event: ev.StepInva
 def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) -> None:
     unit.failures = 0
     unit.refusals = 0
+    unit.crashes = 0
     unit.approval = None
     unit.retry_at = None
     unit.retry_in = None

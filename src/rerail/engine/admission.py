@@ -1,4 +1,4 @@
-"""Admission: may a ready task start now, or is it blocked by a rate limit, its budget or a missing approval?
+"""Admission: may a ready task start now, or is it blocked by a rate limit, its budget, a missing approval or crashes?
 
 A task that is blocked for a short time waits in the queue. A task that is blocked for long is kept here: everything
 else goes on, and when nothing else is left the run is paused. Every decision follows from the state alone, so the next
@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from rerail.core.events import PauseCause
+from rerail.core.inflight import crashes_in_a_row, describe_crashes
 from rerail.core.model import Approve
 from rerail.core.money import amount
 from rerail.core.retry import RetryDecision, remaining
@@ -28,7 +29,7 @@ from rerail.engine.throttle import Throttle
 from rerail.ports import Outcome
 
 MAX_NAMED = 3  # blocked units that a message names
-_PRECEDENCE: list[PauseCause] = ["quota", "approval", "budget"]  # the cause of a pause that has several
+_PRECEDENCE: list[PauseCause] = ["quota", "crashes", "approval", "budget"]  # the cause of a pause that has several
 
 
 class _AllBut:
@@ -82,6 +83,9 @@ class Admission:
         self._queues: dict[str, list[Task]] = {}  # tasks whose throttle is open, and full
         self._blocked: dict[UnitId, tuple[Task, Blocked]] = {}
         self._stopped: set[str] = set()  # steps whose attempts are stopped because their budget is spent
+        self._suspects: set[UnitId] = set()  # units that so many crashes have interrupted in a row
+        self._max_crashes = spec.pipeline.max_crashes
+        self._definition = spec.definition
         self._wait = spec.execute.wait
         self._executor = tools.executor
         self._dice = tools.dice
@@ -95,6 +99,9 @@ class Admission:
         """Restore budgets and throttles from the state: spent amounts, refusals in a row, waits that are not over."""
         self.budgets.restore()
         now, at = self._clock.monotonic(), self._clock.now()
+        most = self._max_crashes
+        self._suspects = {unit for unit, record in self._state.units.items() if record.crashes >= most}
+        self.idle = self.idle and not self._suspects
         for (step, _), record in self._state.units.items():
             if record.refusals and record.status == "failed" and record.retry_at is not None and self._wait != "no":
                 left = remaining(record.retry_in or 0.0, (record.retry_at - at).total_seconds())
@@ -118,6 +125,12 @@ class Admission:
             self._approvals.questions[task.unit] = task
             self._block(task, Blocked(cause="approval", why=f"{task.unit} waits for approval", alone=True))
             return True
+        if task.unit in self._suspects and not task.controls:
+            crashes = crashes_in_a_row(self._state.unit(task.unit), self._definition(task.step))
+            if crashes >= self._max_crashes:
+                why = f"{task.unit}: {describe_crashes(crashes)}"
+                self._block(task, Blocked(cause="crashes", why=why, alone=True))
+                return True
         exceeded = self.budgets.exceeded(task.unit)
         if exceeded:
             self._block(task, Blocked(cause="budget", why=exceeded.why, alone=exceeded.of_item))
@@ -266,9 +279,12 @@ class Admission:
             cause=cause,
             why="; ".join(reasons[:MAX_NAMED]) + more,
             until=min(times, default=None),
-            waiting=tuple(map(str, self._approvals.questions)),
+            waiting=tuple(map(str, self._suspected() if cause == "crashes" else self._approvals.questions)),
             hooks=tuple(str(unit) for unit in self._blocked if unit.step in hooks),
         )
+
+    def _suspected(self) -> list[UnitId]:
+        return [unit for unit, (_, blocked) in self._blocked.items() if blocked.cause == "crashes"]
 
     def next_quota(self) -> Blocked | None:
         """Return the quota that queued tasks wait for, if any: an invocation that ends before then reports it."""

@@ -216,6 +216,11 @@ _TOP_PROPERTIES: Schema = {
             _closed({"group": _TEXT, "on_conflict": {"enum": list(ON_CONFLICT)}}, required=["group"]),
         ],
     },
+    "max_crashes": {
+        "type": "integer",
+        "minimum": 1,
+        "description": "Crashes of rerail in a row during one step, after which the run is paused.",
+    },
     "outputs": {"type": "object", "description": "Its outputs as a step of another pipeline."},
     "steps": {"$ref": "#/definitions/steps"},
     "finally": {"$ref": "#/definitions/steps"},

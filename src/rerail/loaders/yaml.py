@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rerail.core.expressions.language import VisibleNames
-from rerail.core.model import CheckpointPolicy, Concurrency, Param, Pipeline, Step, Subpipeline
+from rerail.core.model import MAX_CRASHES, CheckpointPolicy, Concurrency, Param, Pipeline, Step, Subpipeline
 from rerail.core.params import wrong_choice, wrong_default
 from rerail.errors import Diagnostic, PipelineInvalid
 from rerail.loaders import bundle
@@ -23,7 +23,9 @@ from rerail.loaders.source import SourceText
 from rerail.loaders.steps import DEFAULTABLE, Enclosing, StepReader
 from rerail.text import nearest, one_line
 
-TOP = tuple("name labels params env secrets defaults checkpoint budget concurrency outputs steps finally".split())
+TOP = tuple(
+    "name labels params env secrets defaults checkpoint budget concurrency max_crashes outputs steps finally".split()
+)
 CONCURRENCY_KEYS = ("group", "on_conflict")
 ON_CONFLICT = ("refuse", "wait", "stop_other")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -233,6 +235,7 @@ def _pipeline(
         checkpoint=_checkpoint(top, problems),
         budget=read_budget(top),
         concurrency=_concurrency(top, problems, set(params)),
+        max_crashes=top.count("max_crashes", MAX_CRASHES),
         secrets=tuple(dict.fromkeys((*_secrets(top, problems), *includes.secrets))),
         steps=steps,
         finally_=finally_,

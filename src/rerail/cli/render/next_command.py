@@ -23,6 +23,9 @@ def next_command(run_id: str, state: RunState, where: str) -> str:
             return f"{resume} --max-runtime {2 * (state.options.max_runtime or 1):g}s"
         case "approval" if open_questions := _open_questions(state):
             return f"rerail approve {run_id} {shlex.quote(open_questions[0])}{where}  # or reject"
+        case "crashes" if state.waiting_for:
+            step = shlex.quote(state.waiting_for[0])
+            return f"rerail mark {run_id} {step} pending{where}  # to try again; its output: rerail logs {run_id} {step}"
         case "in-doubt" if state.waiting_for:
             return f"rerail mark {run_id} {shlex.quote(state.waiting_for[0])} completed|failed|pending{where}"
         case _:
