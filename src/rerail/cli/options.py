@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rerail.core.money import MAX_COST
+from rerail.core.params import Repeated
 from rerail.core.unit_id import UnitId
 from rerail.errors import RunNotFound, UsageError
 from rerail.ports import Store
@@ -73,17 +74,16 @@ def default_pipeline() -> str:
 
 
 def param_values(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the values of `-p`: one that is repeated is a list of its values."""
+    """Parse the values of `-p`: one that is repeated has several."""
     given: dict[str, Any] = {}
     for text in texts:
         ((name, value),) = pairs((text,), "-p").items()
-        if name not in given:
-            given[name] = value
-        elif isinstance(given[name], list):
-            given[name].append(value)
-        else:
-            given[name] = [given[name], value]
+        given[name] = Repeated([*_values(given[name]), value]) if name in given else value
     return given
+
+
+def _values(given: str | Repeated) -> Repeated:
+    return given if isinstance(given, Repeated) else Repeated([given])
 
 
 def run_argument(*, required: bool = True) -> Decorator:

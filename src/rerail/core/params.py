@@ -20,6 +20,10 @@ _HOW = {
 }
 
 
+class Repeated(list[str]):
+    """Values of a param that was given several times: all of them for a list, the last one for any other type."""
+
+
 def resolve(declared: Mapping[str, Param], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return all params with defaults filled in, and the problems with the given ones."""
     there = f"it has {', '.join(declared)}" if declared else "it has none"
@@ -57,6 +61,8 @@ def wrong_default(param: Param) -> str:
 
 
 def _converted(name: str, param: Param, value: Any) -> tuple[Any, str]:
+    if isinstance(value, Repeated):
+        value = list(value) if param.type == "list" else value[-1]
     converted = _as_type(param.type, value)
     if converted is None:
         if isinstance(value, list):
