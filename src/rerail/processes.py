@@ -154,7 +154,7 @@ def marks(*own: str) -> str:
     return "|".join(filter(None, (os.environ.get(MARKS, ""), *own)))
 
 
-def bears(environment: bytes, mark: str) -> bool:
+def has_tag(environment: bytes, mark: str) -> bool:
     """Return whether an environment, as /proc shows it, has this process tag."""
     for variable in environment.split(b"\0"):
         if variable.startswith(_MARKS_PREFIX):
@@ -170,7 +170,7 @@ def marked(mark: str) -> Iterator[int]:
                 environment = file.read()
         except OSError:
             continue
-        if bears(environment, mark) and _start_time(pid) is not None:
+        if has_tag(environment, mark) and _start_time(pid) is not None:
             yield pid
 
 

@@ -336,7 +336,7 @@ MUTANTS = (
     Mutant(
         name="repair-leaves-no-checkpoint",
         file="stores/repair.py",
-        old="    _save(path, evidence, snapshots.encode(saved, covered))\n    segments.bear_witness(path, number)\n",
+        old="    _save(path, evidence, snapshots.encode(saved, covered))\n    segments.record_newest(path, number)\n",
         new="",
         tests=("tests/crash/test_two_damages.py::test_what_a_repair_goes_on_from_is_proved_twice",),
     ),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rerail.app.masking import mask_of, secrets_of
 from rerail.app.planning import ResumeRequest, checkpoint, plan_resume
-from rerail.app.restore import sealed_now
+from rerail.app.restore import seal_now
 from rerail.app.traces import end_processes, last_traces, process_tag
 from rerail.core import item_list as lists
 from rerail.core.compaction import is_past_iteration
@@ -51,7 +51,7 @@ def mark(store: Store, run_id: str, unit: UnitId, status: Any, by: str, *, base_
             _check_current_iteration(log.recording.state, unit, run_id)
         files: dict[str, Any] = {}
         if status == "completed" and item is None and "/" not in step:
-            files = sealed_now(store, log, step, base_dir, until)
+            files = seal_now(store, log, step, base_dir, until)
         events: list[Event] = [StepMarked(at=now, step=step, item=item, status=status, by=by, **files)]
         if known.status == "running":  # recorded so by an invocation that is over
             seen = last_traces(store, log.recording, process_tag(log)).get(unit)

@@ -34,7 +34,7 @@ def restore(
         from rerail.artifacts.restore import Restorer  # only for runs with broken artifacts
 
         restorer = Restorer(ready.place, content, files, ready.run_id, ready.mask)
-        done += restorer.mend(ready.plan, ready.pipeline, ready.recording.state)
+        done += restorer.restore(ready.plan, ready.pipeline, ready.recording.state)
         if not restorer.failed:
             break
         restored = {flaw.path for one in done for flaw in one.restored}
@@ -81,7 +81,7 @@ def restore_events(ready: ResumePlan, done: Sequence[Restored], at: datetime) ->
     return tuple(events)
 
 
-def sealed_now(store: Store, log: RunWriter, step_id: str, base_dir: str, until: contextlib.ExitStack) -> dict[str, Any]:
+def seal_now(store: Store, log: RunWriter, step_id: str, base_dir: str, until: contextlib.ExitStack) -> dict[str, Any]:
     """Seal the present artifacts and inputs of a step that a person marks as completed.
 
     No copy of them is collected `until` the mark is recorded.

@@ -50,45 +50,45 @@ class Restorer:
         self._modes: dict[str, int] = {}  # of restored directories
         self.failed: dict[str, str] = {}  # paths that could not be restored after all, and why
 
-    def mend(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Restored]:
+    def restore(self, plan: Plan, pipeline: Pipeline, state: RunState) -> list[Restored]:
         """Restore and quarantine; paths that could not be restored are in `failed`: the plan has to be made again."""
         index = step_index(pipeline)
         return [
-            self.mend_step(decision, state.unit(decision.unit).artifacts, step)
+            self.restore_step(decision, state.unit(decision.unit).artifacts, step)
             for decision in plan.everything
             if decision.flaws and decision.decision != "in-doubt" and (step := step_at(index, decision.unit)) is not None
         ]
 
-    def mend_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Restored:
+    def restore_step(self, decision: Decision, artifacts: Sequence[ArtifactRecord], step: Step) -> Restored:
         """Restore or quarantine for one step."""
-        mended = Restored(unit=decision.unit, quarantined={})
+        done = Restored(unit=decision.unit, quarantined={})
         self._modes = {}
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():  # two artifacts of a step may include it
             record = next((one for one in artifacts if one.path == flaw.artifact), None)
             declared = declared_of(step, record) if record is not None else None
-            self._mend(flaw, decision, mended, external=declared is not None and declared.external)
+            self._restore_flaw(flaw, decision, done, external=declared is not None and declared.external)
         for path, mode in sorted(self._modes.items(), reverse=True):  # now that they are complete
             with contextlib.suppress(OSError):
                 copies.set_mode(path, mode)
         if decision.restores:
-            mended.restored = tuple(flaw for flaw in decision.flaws if flaw.path not in self.failed)
-        if mended.restored:
-            mended.artifacts = tuple(self._stamped(record) for record in artifacts)
-        return mended
+            done.restored = tuple(flaw for flaw in decision.flaws if flaw.path not in self.failed)
+        if done.restored:
+            done.artifacts = tuple(self._stamped(record) for record in artifacts)
+        return done
 
-    def _mend(self, flaw: Flaw, decision: Decision, mended: Restored, *, external: bool) -> None:
+    def _restore_flaw(self, flaw: Flaw, decision: Decision, done: Restored, *, external: bool) -> None:
         """Clear one path, and restore its content if that is wanted."""
         full = os.path.normpath(os.path.join(self._place.work_dir, to_path(flaw.path)))
         try:
             blocking = self._blocking(full, self._top(flaw))
             if blocking:
                 name = self._place.name(blocking)
-                mended.quarantined[name] = self._quarantine(name, self._place.real(blocking, external=external))
+                done.quarantined[name] = self._quarantine(name, self._place.real(blocking, external=external))
             # Checked, and used from here on: a link swapped in after this is not followed, but an error.
             real = self._place.real(to_path(flaw.path), external=external)
             directory = os.path.isdir(real) and not os.path.islink(real)
             if os.path.lexists(real) and not (flaw.entry.kind == "dir" and directory):
-                mended.quarantined[flaw.path] = self._quarantine(flaw.path, real)
+                done.quarantined[flaw.path] = self._quarantine(flaw.path, real)
             if decision.restores:
                 self._restore(flaw, real)
         except PathNotAllowed as error:
@@ -173,16 +173,16 @@ def _holds_secret(top: str, mask: Mask) -> bool:
 
 
 def describe(
-    audit: Audit, plan: Plan, mended: Sequence[Restored] | None = None, run_dir: str = ""
+    audit: Audit, plan: Plan, done: Sequence[Restored] | None = None, run_dir: str = ""
 ) -> list[tuple[str, str]]:
-    """Describe the findings and restores (without `mended`: the planned ones), a line each, as (level, text)."""
+    """Describe the findings and restores (without `done`: the planned ones), a line each, as (level, text)."""
     lines: list[tuple[str, str]] = []
-    quarantined = {(one.unit, path): where for one in mended or () for path, where in one.quarantined.items()}
-    restored = {(one.unit, flaw.path) for one in mended or () for flaw in one.restored}
+    quarantined = {(one.unit, path): where for one in done or () for path, where in one.quarantined.items()}
+    restored = {(one.unit, flaw.path) for one in done or () for flaw in one.restored}
     for decision in plan.everything:
         for flaw in {flaw.path: flaw for flaw in decision.flaws}.values():
             told = f"rerunning {decision.unit}"
-            if mended is None and decision.restores:
+            if done is None and decision.restores:
                 told = "can be restored from the content store"
             elif (decision.unit, flaw.path) in restored:
                 told = "restored from the content store"

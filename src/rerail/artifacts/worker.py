@@ -107,7 +107,7 @@ class ThreadedArtifactWorker:
             lost = [flaw for flaw in flaws if not flaw.restorable]
             if lost or not flaws:
                 return FileCheck(unit=unit, purpose="confirm", problem=lost[0].words if lost else "")
-            done, failed = self._mended("restore", step, records, flaws)
+            done, failed = self._restored("restore", step, records, flaws)
             return FileCheck(
                 unit=unit,
                 purpose="confirm",
@@ -122,7 +122,7 @@ class ThreadedArtifactWorker:
     def clear(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
 
         def look(means: SealEnv) -> FileCheck:
-            done, _ = self._mended("rerun", step, records, self._flaws(step, records, spared, means))
+            done, _ = self._restored("rerun", step, records, self._flaws(step, records, spared, means))
             return FileCheck(unit=unit, purpose="clear", quarantined=done.quarantined)
 
         self._start(_Job(unit, "clear", time.monotonic()), look)
@@ -134,13 +134,13 @@ class ThreadedArtifactWorker:
         found = (flaw for record in records for flaw in auditor.flaws(step, record))
         return tuple(flaw for flaw in found if flaw.path not in spared)
 
-    def _mended(
+    def _restored(
         self, verdict: DecisionKind, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]
     ) -> tuple[Restored, dict[str, str]]:
         """Restore and quarantine; return that, and the paths that could not be restored."""
-        mender = Restorer(self._place, self._content, self._log, self._log.recording.header.run_id, self._mask)
+        restorer = Restorer(self._place, self._content, self._log, self._log.recording.header.run_id, self._mask)
         decision = Decision(step=step.id, decision=verdict, reason="", flaws=flaws)
-        return mender.mend_step(decision, records, step), mender.failed
+        return restorer.restore_step(decision, records, step), restorer.failed
 
     def finished(self) -> list[FileCheck]:
         found = []

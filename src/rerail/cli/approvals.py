@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from rerail.app import interventions
-from rerail.cli.options import complete_step, find_run, open_store, reach, run_argument, store_option
+from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_flag, store_option
 from rerail.cli.render.prompt import who
 from rerail.cli.render.streams import say
 
 
-def judging_options(command: Any) -> Any:
+def answer_options(command: Any) -> Any:
     for option in (
         store_option(),
         click.option(
@@ -32,5 +32,5 @@ def answer(run_name: str, step: str, reason: str, store_url: str | None, *, appr
     verdict = interventions.PersonsAnswer(approved=approved, by=who(), reason=reason)
     unit, live = interventions.answer(store, run_id, step, verdict, base_dir=store.base_dir)
     done = f"rerail: {unit} is {'approved' if approved else 'rejected'} by {verdict.by}"
-    say(f"{done}; run {run_id} continues" if live else f"{done}\n  next: rerail resume {run_id}{reach(store)}")
+    say(f"{done}; run {run_id} continues" if live else f"{done}\n  next: rerail resume {run_id}{store_flag(store)}")
     return 0

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from rerail import api, processes
-from rerail.cli.options import Decorator, Dollars, json_option, reach, store_option, volume_options
+from rerail.cli.options import Decorator, Dollars, json_option, store_flag, store_option, volume_options
 from rerail.cli.render.output import OutputMode
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
@@ -80,7 +80,7 @@ def changes_option() -> Decorator:
     )
 
 
-def driving_options(command: Any) -> Any:
+def execute_options(command: Any) -> Any:
     for option in (
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps in parallel."),
         click.option("--from", "start", default="", metavar="STEP", help="Rerun STEP and everything after it."),
@@ -110,7 +110,7 @@ def driving_options(command: Any) -> Any:
     return command
 
 
-def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:
+def resume_run(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:
     """Plan a resume, print the plan, and unless it is a dry run execute it; return the exit code."""
     base = store.base_dir
     request = api.ResumeRequest(
@@ -134,9 +134,9 @@ def go_on(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -
             return 0
     recorded = known.state.options if known.state.seq else known.header.options
     request = msgspec.structs.replace(request, options=wanted.options(recorded))
-    settle_in()
+    prepare_process()
     with outlet() as printed:
-        with shown_of(wanted, store, run_id) as shown:
+        with reporters_of(wanted, store, run_id) as shown:
             headline = headline or f"rerail: run {run_id} of {known.header.pipeline}"
             request = msgspec.structs.replace(request, ask=asker_of(wanted, shown), listener=shown.listener)
             told = PlanPrinter(headline, wanted, store, shown, printed.drain)
@@ -152,7 +152,9 @@ def _running(store: Store, run_id: str, ownership: Ownership) -> RunBusy:
     """Return the error for the plan of a live run."""
     owner = ownership.owner
     who = f" (pid {owner.pid} on {owner.host})" if owner is not None else ""
-    return RunBusy(f"run {run_id} is running{who}; there is nothing to plan", hint=f"rerail watch {run_id}{reach(store)}")
+    return RunBusy(
+        f"run {run_id} is running{who}; there is nothing to plan", hint=f"rerail watch {run_id}{store_flag(store)}"
+    )
 
 
 class PlanPrinter(api.ResumeObserver):
@@ -208,7 +210,7 @@ def show_plan(
         print_json(decisions)
 
 
-def settle_in() -> None:
+def prepare_process() -> None:
     """Prepare for a long execution: turn garbage collection on; all children are those of steps from here on."""
     gc.enable()
     processes.only_steps = True
@@ -219,7 +221,7 @@ def asker_of(wanted: ExecuteFlags, shown: Reporters) -> Ask | None:
     return None if wanted.quiet or wanted.as_json else asker(shown.aside, terminal_of(STDERR))
 
 
-def shown_of(wanted: ExecuteFlags, store: Store, run_id: str) -> Reporters:
+def reporters_of(wanted: ExecuteFlags, store: Store, run_id: str) -> Reporters:
     return Reporters(
         store, run_id, quiet=wanted.quiet, verbose=wanted.verbose, as_json=wanted.as_json, output=wanted.output
     )

@@ -129,7 +129,7 @@ def open_store(url: str | None, pipeline_path: str | None = None) -> Store:
     return store
 
 
-def reach(store: Store) -> str:
+def store_flag(store: Store) -> str:
     """Return the `--store` option that a later command needs to find this store from here: mostly ''."""
     try:
         found = locate(None, os.getcwd())

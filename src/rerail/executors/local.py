@@ -123,7 +123,7 @@ class LocalExecutor:
         elif self._inline and attempt.timeout is None and not attempt.checks:
             self._done.append(call(attempt, work))
         else:
-            self._calls.hand_over(attempt, work)
+            self._calls.submit(attempt, work)
 
     def wait(self, patience: Callable[[], float]) -> list[Outcome]:
         if not self._done:
@@ -324,7 +324,7 @@ class LocalExecutor:
         for attempt, outcome in returned:
             self._after_call(attempt, outcome)
         if not returned and self._calls.waiting:
-            self._calls.hurry()
+            self._calls.expedite()
         self._check_deadlines(now)
         self._send_due(now)
         return woken or now >= until

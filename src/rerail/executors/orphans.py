@@ -58,7 +58,7 @@ class OrphanReaper:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
             return False
-        if not processes.bears(environment, self._mark):
+        if not processes.has_tag(environment, self._mark):
             return False
         variables = environment.split(b"\0")
         step = next((name[12:].decode() for name in variables if name.startswith(b"RERAIL_STEP=")), "")

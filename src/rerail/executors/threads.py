@@ -43,7 +43,7 @@ class FunctionThreads:
         self._serving = 0
         self._lock = threading.Lock()
 
-    def hand_over(self, attempt: Attempt, work: FunctionWork) -> None:
+    def submit(self, attempt: Attempt, work: FunctionWork) -> None:
         began = time.monotonic()
         deadline = None if attempt.timeout is None else began + attempt.timeout
         self._calls[attempt.unit] = _Call(attempt=attempt, began=began, deadline=deadline)
@@ -57,7 +57,7 @@ class FunctionThreads:
         """Whether functions wait for a thread that serves others."""
         return bool(self._tasks)
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Serve all waiting functions at once, because nothing has returned for a while."""
         self._have_served(len(self._tasks))
 

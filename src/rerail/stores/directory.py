@@ -35,7 +35,7 @@ from rerail.errors import (
 )
 from rerail.ports import LoadedRun, Ownership, Proof, Repair
 from rerail.stores import housekeeping, segments, snapshots
-from rerail.stores.housekeeping import HEADER, let_go
+from rerail.stores.housekeeping import HEADER, release
 from rerail.stores.segments import Chain, Coverage
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class DirectoryStore:
         if not os.path.lexists(ignore):
             with contextlib.suppress(FileExistsError):
                 durable.write_new(ignore, b"*\n")
-        housekeeping.tidy(self.root, self._runs)
+        housekeeping.remove_abandoned(self.root, self._runs)
 
     def own(self, run_id: str) -> DirectoryRunWriter:
         from rerail.stores.writer import DirectoryRunWriter  # only to own a run: readers start without it
@@ -173,13 +173,13 @@ class DirectoryStore:
             self._anchor(path)
             run.settle_past(found.bad_files)
         except OSError as error:
-            let_go(lock, synced=False)
+            release(lock, synced=False)
             raise StateUnwritable(
                 f"cannot take over {path}: {error.strerror}",
                 hint=f"make it writable, then: rerail resume {run_id}",
             ) from error
         except BaseException:
-            let_go(lock, synced=False)
+            release(lock, synced=False)
             raise
         return run
 
@@ -339,7 +339,7 @@ class DirectoryStore:
         finally:
             lock.release()
         if not self._is_tidy:
-            housekeeping.tidy(self.root, self._runs)
+            housekeeping.remove_abandoned(self.root, self._runs)
             self._is_tidy = True
 
     def is_owned(self, run_id: str) -> bool:

@@ -34,14 +34,14 @@ def results_file(path: str, name: str) -> str:
     return os.path.join(path, "results", f"{name}.jsonl")
 
 
-def let_go(lock: durable.Lock, *, synced: bool = True) -> None:
+def release(lock: durable.Lock, *, synced: bool = True) -> None:
     """Release a lock, and note that in its file: the process that held it may go on with other work."""
     with contextlib.suppress(OSError):
         lock.add_to_label(RELEASED + (b"" if synced else UNSYNCED) + b"\n")
     lock.release()
 
 
-def tidy(root: str, runs: str) -> None:
+def remove_abandoned(root: str, runs: str) -> None:
     """Remove left-overs of processes that died while they created or deleted a run, or replaced the index."""
     for entry in os.listdir(runs):
         if entry.startswith((NEW, GONE)):

@@ -93,7 +93,7 @@ def _repair(path: str, run_id: str, reason: str) -> Repair:
     apply(state, state.seq + 1, event)
     saved = checkpoint_of(header, Pipeline(name=header.pipeline, steps=()), state, "manual")
     _save(path, evidence, snapshots.encode(saved, covered))
-    segments.bear_witness(path, number)
+    segments.record_newest(path, number)
     for name in damaged:
         with contextlib.suppress(FileNotFoundError):
             durable.move_file(os.path.join(path, name), os.path.join(path, evidence, name))
@@ -116,7 +116,7 @@ def _save(path: str, evidence: str, data: bytes) -> None:
 
 def _next_number(path: str, run_id: str) -> int:
     """Return the number of a segment that never existed: not even one that is lost and still referred to."""
-    known = [*segments.numbers(path), segments.witness(path), *(number for number, _ in segments.evidence(path))]
+    known = [*segments.numbers(path), segments.recorded_newest(path), *(number for number, _ in segments.evidence(path))]
     for place in _places(path):
         known += [covered.segment for _, _, covered in _snapshots(place, run_id)]
     return max(known, default=0) + 1

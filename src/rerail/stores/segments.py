@@ -105,7 +105,7 @@ def load(directory: str, run_id: str, covered: Coverage | None) -> Chain:
     found = [_read(directory, run_id, number) for number in numbers(directory)]
     newest = found[-1].number if found else 0
     notices: list[str] = []
-    durable_to = witness(directory)
+    durable_to = recorded_newest(directory)
     chain = _linked(found, run_id, max(covered.segment if covered else 0, durable_to), notices)
     if chain and chain[-1].number < durable_to:
         why = f"the file is missing, but {BEGUN} shows that there was one"
@@ -133,7 +133,7 @@ def load(directory: str, run_id: str, covered: Coverage | None) -> Chain:
     return result
 
 
-def bear_witness(directory: str, number: int) -> None:
+def record_newest(directory: str, number: int) -> None:
     """Note that a segment is durable, now that it is: a reader that does not find it later knows that it was lost.
 
     Not synced: it reaches the disk with the next checkpoint at the latest, and never before what it speaks of.
@@ -142,7 +142,7 @@ def bear_witness(directory: str, number: int) -> None:
         durable.set_length(os.path.join(directory, BEGUN), number)
 
 
-def witness(directory: str) -> int:
+def recorded_newest(directory: str) -> int:
     """Return the number of the newest segment that is known to have been durable; 0 if nothing tells."""
     try:
         return os.lstat(os.path.join(directory, BEGUN)).st_size
@@ -162,7 +162,7 @@ def _why_begun(directory: str) -> str:
     repairs = [entry for entry in entries if _EVIDENCE.fullmatch(entry)]
     if repairs:
         return f"{max(repairs)} shows that it was repaired"
-    return f"{BEGUN} shows that there was one" if witness(directory) else ""
+    return f"{BEGUN} shows that there was one" if recorded_newest(directory) else ""
 
 
 def evidence(directory: str) -> list[tuple[int, str]]:
@@ -208,7 +208,7 @@ def salvage(
     return lines, root
 
 
-def given_up(directory: str, run_id: str) -> list[tuple[int, bytes]]:
+def superseded_records(directory: str, run_id: str) -> list[tuple[int, bytes]]:
     """Return the proved records of journals that a repair quarantined: the state it continued from has them."""
     found: list[tuple[int, bytes]] = []
     put_aside = evidence(directory)
@@ -428,7 +428,7 @@ def find(directory: str, run_id: str, extent: SearchRange, tags: Collection[str]
     pattern = journal.wanted(tags, step)
     first, offset = extent.since
     if first == 0 and any(entry.startswith("evidence-") for entry in os.listdir(directory)):
-        for _, line in given_up(directory, run_id):
+        for _, line in superseded_records(directory, run_id):
             yield from map(journal.decode, journal.matching(line, pattern))
     for number, length in extent.lengths.items():
         if number < first:

@@ -26,7 +26,7 @@ from rerail.core.summary import summary_of
 from rerail.errors import StateUnwritable
 from rerail.ports import LoadedRun
 from rerail.stores import journal, segments, snapshots
-from rerail.stores.housekeeping import content_dir, let_go, results_file
+from rerail.stores.housekeeping import content_dir, release, results_file
 from rerail.stores.inbox import DirectoryInbox
 from rerail.stores.segments import Chain, Coverage, Opening, SegmentEnd
 from rerail.version import VERSION
@@ -196,7 +196,7 @@ class DirectoryRunWriter:
             with contextlib.suppress(OSError):  # never acknowledged, so it must not speak for anything
                 durable.remove_file(path)
             raise
-        segments.bear_witness(self.path, self._newest)
+        segments.record_newest(self.path, self._newest)
         if after is not None and self._segment == after.segment:
             self._digests[after.segment] = self._acked_digest(after)
             self._lengths[after.segment] = after.length
@@ -345,4 +345,4 @@ class DirectoryRunWriter:
                 if lived:
                     self._note_in_index()
         finally:
-            let_go(self._lock, synced=not self._pending)
+            release(self._lock, synced=not self._pending)

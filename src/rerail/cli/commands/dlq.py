@@ -13,8 +13,16 @@ import click
 import msgspec
 
 from rerail.app import interventions
-from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
-from rerail.cli.options import find_run, find_run_or_newest, json_option, open_store, reach, run_argument, store_option
+from rerail.cli.execute import ExecuteFlags, changes_option, execute_options, resume_run
+from rerail.cli.options import (
+    find_run,
+    find_run_or_newest,
+    json_option,
+    open_store,
+    run_argument,
+    store_flag,
+    store_option,
+)
 from rerail.cli.render.streams import print_json, printable, say
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import out_look
@@ -76,7 +84,7 @@ def list_letters(
                 ]
             )
         sys.stdout.write("".join(line + "\n" for line in table(rows, look)))
-        say(f"  next: rerail dlq show {run_id} ITEM, or rerail dlq retry {run_id}{reach(store)}")
+        say(f"  next: rerail dlq show {run_id} ITEM, or rerail dlq retry {run_id}{store_flag(store)}")
     return 0
 
 
@@ -172,7 +180,7 @@ def show(run_name: str | None, items: tuple[str, ...], as_json: bool, store_url:
 @run_argument()
 @selecting
 @changes_option()
-@driving_options
+@execute_options
 def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_url: str | None, **wishes: Any) -> int:
     """Retry items in the same run, then complete the map and everything after it."""
     store = open_store(store_url)
@@ -181,7 +189,7 @@ def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_ur
     if not units:
         say(f"rerail: nothing to retry in the dead letter queue of run {run_id}")
         return 0
-    return go_on(store, run_id, ExecuteFlags.parse(retry=frozenset(units), **wishes))
+    return resume_run(store, run_id, ExecuteFlags.parse(retry=frozenset(units), **wishes))
 
 
 @dlq.command(epilog="Example: rerail dlq drop last chapter-7")
@@ -200,7 +208,8 @@ def drop(run_name: str, items: tuple[str, ...], step: str, error: str, yes: bool
         )
     interventions.drop_items(store, run_id, units, _who())
     say(
-        f"rerail: dropped {len(units)} item{'' if len(units) == 1 else 's'}\n  next: rerail resume {run_id}{reach(store)}"
+        f"rerail: dropped {len(units)} item{'' if len(units) == 1 else 's'}\n"
+        f"  next: rerail resume {run_id}{store_flag(store)}"
     )
     return 0
 
@@ -224,7 +233,7 @@ def edit(run_name: str, item: str, value: str | None, store_url: str | None) -> 
     except msgspec.DecodeError as error:
         raise UsageError(f"the new value is not JSON: {error}; nothing changed", hint="--value JSON") from None
     interventions.edit_item(store, run_id, UnitId(one.step, one.item), new, _who(), base_dir=store.base_dir)
-    say(f"rerail: {UnitId(one.step, one.item)} changed\n  next: rerail resume {run_id}{reach(store)}")
+    say(f"rerail: {UnitId(one.step, one.item)} changed\n  next: rerail resume {run_id}{store_flag(store)}")
     return 0
 
 

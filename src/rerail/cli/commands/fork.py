@@ -9,7 +9,7 @@ import msgspec
 
 from rerail import api
 from rerail.app.start import with_new_id
-from rerail.cli.execute import ExecuteFlags, driving_options, go_on, show_plan
+from rerail.cli.execute import ExecuteFlags, execute_options, resume_run, show_plan
 from rerail.cli.options import find_run, open_store, pairs, param_values, run_argument
 from rerail.cli.render.streams import say
 from rerail.errors import UsageError
@@ -22,7 +22,7 @@ from rerail.stores.directory import check_run_id
 @click.option("--id", "run_id", metavar="ID", help="The id of the new run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the new run; repeatable.")
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
-@driving_options
+@execute_options
 def fork(
     run_name: str,
     params: tuple[str, ...],
@@ -64,4 +64,4 @@ def fork(
         return create_fork(store, parent, named, base_dir=base).run_id
 
     created = create(run_id) if run_id is not None else with_new_id(store, header.pipeline, create)
-    return go_on(store, created, wanted, headline=f"rerail: run {created}, a fork of {parent}")
+    return resume_run(store, created, wanted, headline=f"rerail: run {created}, a fork of {parent}")

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from rerail.app.runs import STATUSES, summaries
-from rerail.cli.options import json_option, open_store, reach, store_option
+from rerail.cli.options import json_option, open_store, store_flag, store_option
 from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, table, width_of
 from rerail.cli.render.terminal import STYLES, Terminal, out_look
@@ -78,7 +78,7 @@ def list_runs(
         look = out_look()
         _table(found[:most], look)
         is_filtered = bool(statuses or pipeline or labels or resumable or since)
-        footer = _footer(found, len(found[:most]), reach(store), is_filtered=is_filtered)
+        footer = _footer(found, len(found[:most]), store_flag(store), is_filtered=is_filtered)
         if footer:
             say("  " + (" · " if look.unicode else "; ").join(footer))
     return 0

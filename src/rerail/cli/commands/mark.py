@@ -6,7 +6,7 @@ import click
 
 from rerail import api
 from rerail.app import interventions
-from rerail.cli.options import complete_step, find_run, open_store, reach, run_argument, store_option
+from rerail.cli.options import complete_step, find_run, open_store, run_argument, store_flag, store_option
 from rerail.cli.render.prompt import who
 from rerail.cli.render.streams import say
 from rerail.core.unit_id import UnitId
@@ -33,5 +33,5 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
         )
     units = {str(unit): unit for unit in recording.state.units}
     interventions.mark(store, run_id, units.get(step, UnitId(step)), status, who(), base_dir=store.base_dir)
-    say(f"rerail: marked {step} as {status}\n  next: rerail resume {run_id}{reach(store)}")
+    say(f"rerail: marked {step} as {status}\n  next: rerail resume {run_id}{store_flag(store)}")
     return 0

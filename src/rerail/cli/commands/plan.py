@@ -10,7 +10,7 @@ import click
 from rerail import api
 from rerail.app.masking import present_secrets, require_no_secrets_in_pipeline
 from rerail.app.runs import owner_fields, unfinished
-from rerail.cli.execute import ExecuteFlags, go_on, show_plan
+from rerail.cli.execute import ExecuteFlags, resume_run, show_plan
 from rerail.cli.options import complete_run, default_pipeline, find_run, json_option, open_store, store_option
 from rerail.cli.render.streams import print_json, say
 from rerail.core.model import RunOptions
@@ -45,7 +45,7 @@ def plan(what: str | None, as_json: bool, store_url: str | None, **wishes: Any) 
     store = open_store(store_url)
     run_id = find_run(store, what)
     try:
-        return go_on(store, run_id, ExecuteFlags.parse(dry_run=True, as_json=as_json, **wishes))
+        return resume_run(store, run_id, ExecuteFlags.parse(dry_run=True, as_json=as_json, **wishes))
     except RunBusy as busy:  # it is healthy, and that is the answer
         say(f"rerail: {busy.message}\n  next: {busy.hint}")
         if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rerail.cli.options import find_run, open_store, reach, run_argument, store_option
+from rerail.cli.options import find_run, open_store, run_argument, store_flag, store_option
 from rerail.cli.render.streams import say
 
 
@@ -22,5 +22,5 @@ def repair(run_name: str, store_url: str | None) -> int:
     say(f"rerail: {done.reason}")
     say(f"rerail: run {run_id} continues from record {done.seq}, proved by {done.source}")
     say(f"rerail: later work will run again; the damaged files are in {done.evidence}")
-    say(f"  next: rerail resume {run_id}{reach(store)} --dry-run")
+    say(f"  next: rerail resume {run_id}{store_flag(store)} --dry-run")
     return 0

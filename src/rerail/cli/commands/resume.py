@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rerail.app.runs import unfinished
-from rerail.cli.execute import ExecuteFlags, changes_option, driving_options, go_on
+from rerail.cli.execute import ExecuteFlags, changes_option, execute_options, resume_run
 from rerail.cli.options import find_run, open_store, run_argument
 from rerail.cli.render.streams import say
 from rerail.cli.render.unfinished import others
@@ -24,7 +24,7 @@ from rerail.errors import RunNotFound
     help="Verify artifacts by content (full), or by size, times and inode (fast).",
 )
 @click.option("--no-restore", is_flag=True, help="Rerun steps instead of restoring their artifacts.")
-@driving_options
+@execute_options
 def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
     """Continue a run where it stopped, after verifying the artifacts it relies on."""
     store = open_store(store_url)
@@ -40,4 +40,4 @@ def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
         run_id = rows[0]["run_id"]
         if len(rows) > 1 and not wishes["quiet"]:
             say(f"rerail: {run_id} is the newest of {len(rows)} unfinished runs; also unfinished: {others(rows[1:])}")
-    return go_on(store, run_id, ExecuteFlags.parse(**wishes))
+    return resume_run(store, run_id, ExecuteFlags.parse(**wishes))

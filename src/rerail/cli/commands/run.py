@@ -13,8 +13,16 @@ from rerail.app.checks import params_of
 from rerail.app.masking import present_secrets, require_no_secrets, require_no_secrets_in_pipeline
 from rerail.app.runs import resumable, same_work
 from rerail.app.start import with_new_id
-from rerail.cli.execute import ExecuteFlags, asker_of, driving_options, go_on, settle_in, show_plan, shown_of
-from rerail.cli.options import default_pipeline, open_store, pairs, param_values, reach
+from rerail.cli.execute import (
+    ExecuteFlags,
+    asker_of,
+    execute_options,
+    prepare_process,
+    reporters_of,
+    resume_run,
+    show_plan,
+)
+from rerail.cli.options import default_pipeline, open_store, pairs, param_values, store_flag
 from rerail.cli.render.streams import outlet
 from rerail.cli.render.summary import conclude
 from rerail.core.model import Pipeline, RunOptions
@@ -47,7 +55,7 @@ from rerail.stores.directory import check_run_id
     help="Start a new run, also beside an unfinished one, without a question or note.",
 )
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
-@driving_options
+@execute_options
 def run(
     pipeline: str | None,
     params: tuple[str, ...],
@@ -73,7 +81,7 @@ def run(
     if resume_:
         found = resumable(store, pipeline, run_id, _given_values(loaded, given), base_dir=store.base_dir)
         if found is not None:
-            return go_on(store, found, wanted)
+            return resume_run(store, found, wanted)
     mask = present_secrets(loaded, wanted.options(RunOptions()))
     require_no_secrets_in_pipeline(mask, loaded, text, pipeline)
     require_no_secrets(mask, given)
@@ -81,7 +89,7 @@ def run(
     if not (fresh or resume_ or wanted.quiet):
         going_on = _same_work(store, pipeline, values, wanted, is_named=run_id is not None)
         if going_on is not None:
-            return go_on(store, going_on, wanted)
+            return resume_run(store, going_on, wanted)
     if wanted.dry_run:
         decisions = plan(loaded, RunState(), options=PlanOptions(start=wanted.execute.start))
         decisions = up_to(loaded, decisions, wanted.execute.until) if wanted.execute.until else decisions
@@ -95,7 +103,7 @@ def run(
         options=wanted.options(RunOptions(parallel=os.cpu_count() or 1)),
         execute=wanted.execute,
     )
-    settle_in()
+    prepare_process()
 
     def begin(new_id: str) -> int:
         named = msgspec.structs.replace(request, run_id=new_id, generated=run_id is None)
@@ -106,7 +114,7 @@ def run(
 
 def _start(store: Store, loaded: Pipeline, text: bytes, request: api.StartRequest, wanted: ExecuteFlags) -> int:
     with outlet():
-        with shown_of(wanted, store, request.run_id or "") as shown:
+        with reporters_of(wanted, store, request.run_id or "") as shown:
             request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
             shown.attach(loaded, RunState(), request.pipeline_path)
             result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=store.base_dir)
@@ -127,7 +135,7 @@ def _same_work(
         return None
     answer = None if is_named or wanted.dry_run or wanted.as_json else asks_to_resume(rows)
     if answer is None:
-        say_same_work(rows, reach(store))
+        say_same_work(rows, store_flag(store))
     return rows[0]["run_id"] if answer else None
 
 

@@ -15,8 +15,8 @@ from rerail.cli.options import (
     find_run_and_step,
     json_option,
     open_store,
-    reach,
     run_argument,
+    store_flag,
     store_option,
 )
 from rerail.cli.render.next_command import next_command
@@ -86,7 +86,7 @@ def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
         portrait.error(),
     ]
     if recording.state.status != "completed" and not ownership.alive:
-        parts.append([f"next   {next_command(run_id, recording.state, reach(store))}"])
+        parts.append([f"next   {next_command(run_id, recording.state, store_flag(store))}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
 

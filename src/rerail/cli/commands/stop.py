@@ -10,7 +10,7 @@ import click
 from rerail import processes
 from rerail.app.stop import signal_owner
 from rerail.app.traces import end_processes, ended_words, process_tag_in
-from rerail.cli.options import find_run, open_store, reach, run_argument, store_option
+from rerail.cli.options import find_run, open_store, run_argument, store_flag, store_option
 from rerail.cli.render.streams import say
 from rerail.errors import RunNotFound
 from rerail.ports import Store
@@ -28,7 +28,7 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
     if ownership.owner is None or not ownership.alive:
         ended = _end_left_over(store, run_id)
         more = f"; {ended_words(ended)}" if ended else ""
-        say(f"rerail: run {run_id} is not running{more}\n  next: rerail resume {run_id}{reach(store)}")
+        say(f"rerail: run {run_id} is not running{more}\n  next: rerail resume {run_id}{store_flag(store)}")
         return 0
     signal_owner(store, run_id, signal.SIGKILL if force else signal.SIGTERM)
     try:
@@ -38,7 +38,7 @@ def stop(run_name: str, force: bool, store_url: str | None) -> int:
         say(f"rerail: stopped run {run_id}, which had not begun: it is gone")
         return 0
     _end_left_over(store, run_id, sure=force)  # a process that was just being started may not be visible yet
-    say(f"rerail: stopped run {run_id}\n  next: rerail resume {run_id}{reach(store)}")
+    say(f"rerail: stopped run {run_id}\n  next: rerail resume {run_id}{store_flag(store)}")
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rerail.app.outputs import outputs_of
-from rerail.cli.options import reach
+from rerail.cli.options import store_flag
 from rerail.cli.render.failure import details_command, last_lines, more_items
 from rerail.cli.render.next_command import next_command
 from rerail.cli.render.streams import say
@@ -49,7 +49,7 @@ def report(
         _append(environ.get("GITHUB_OUTPUT", ""), output_lines(run_id, recording.state.status, outputs))
         path = environ.get("GITHUB_STEP_SUMMARY", "")
         room = MAX_SUMMARY - (os.path.getsize(path) if os.path.exists(path) else 0)
-        _append(path, fitting(summary(recording, reach(store), last_failure), room))
+        _append(path, fitting(summary(recording, store_flag(store), last_failure), room))
     except (RerailError, OSError) as error:
         say(f"rerail: the job was not told of run {run_id}: {error}")
 

@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.1  # between two checks for a signal
 MAX_ANSWER = 1000
 
 
-def somebody_is_there() -> bool:
+def is_interactive() -> bool:
     """Return whether a person can see the output and answer: the terminal is interactive."""
     try:
         return os.isatty(STDIN) and os.isatty(STDERR) and os.tcgetpgrp(STDIN) == os.getpgrp()
@@ -38,7 +38,7 @@ def who() -> str:
 
 def asker(aside: Callable[[], AbstractContextManager[None]], look: Terminal) -> Ask | None:
     """Return the prompt for `approve` steps, or None without a terminal; `aside` clears the screen for it."""
-    if not somebody_is_there():
+    if not is_interactive():
         return None
 
     def ask(step: str, question: str, interrupted: Callable[[], bool]) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 
-from rerail.cli.options import reach
+from rerail.cli.options import store_flag
 from rerail.cli.render.json_lines import JsonReporter
 from rerail.cli.render.lines import LineReporter
 from rerail.cli.render.output import HeldOutput, LiveOutput, OutputMode, output_mode
@@ -32,7 +32,7 @@ class Reporters:
     ) -> None:
         look = terminal_of(STDERR)
         self._run_id = run_id
-        self._where = where = reach(store)
+        self._where = where = store_flag(store)
         self._view = None
         self._lines: LineReporter | None = None
         self._held: HeldOutput | None = None

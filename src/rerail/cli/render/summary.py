@@ -8,7 +8,7 @@ import os
 import msgspec
 
 from rerail import api
-from rerail.cli.options import reach
+from rerail.cli.options import store_flag
 from rerail.cli.render.failure import say_failure
 from rerail.cli.render.next_command import next_command
 from rerail.cli.render.plan import say_dead_letters, say_other_failures, say_sum
@@ -26,7 +26,7 @@ def conclude(result: api.RunOutcome, store: Store, *, quiet: bool) -> int:
     """Print how the run ended and the next command; return the exit code."""
     end, run_id = result.end, result.run_id
     report_to_job(store, run_id)
-    where = reach(store)
+    where = store_flag(store)
     resume_hint = f"rerail resume {run_id}{where}"
     if end.lost is not None:
         if end.unrecorded:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rerail.cli.render.prompt import MAX_ANSWER, STDIN, somebody_is_there
+from rerail.cli.render.prompt import MAX_ANSWER, STDIN, is_interactive
 from rerail.cli.render.streams import STDERR, say, say_raw
 from rerail.cli.render.terminal import terminal_of
 from rerail.cli.render.units import dollars
@@ -46,7 +46,7 @@ def asks_to_resume(rows: Sequence[dict[str, Any]]) -> bool | None:
     Raise click.Abort at the end of the input.
     """
     look = terminal_of(STDERR)
-    if rows[0]["status"] == "running" or look.ci or not somebody_is_there():
+    if rows[0]["status"] == "running" or look.ci or not is_interactive():
         return None
     with contextlib.suppress(termios.error):
         termios.tcflush(STDIN, termios.TCIFLUSH)  # earlier input is no answer
