@@ -28,7 +28,7 @@ BANNED = """
     desk disguises drive ending ends fanout finding forking gates glance glimpses hanging heredocs holds holes inner
     inside known launching leftovers letters life listing lives looked making means mend mending objects output
     past patience patterns people places pool portrait prepare purse records remains runlog sentences shared shellplaces
-    shelltext shellvalues show_items show_run slots start stopping story surroundings symptoms teller template told turns
+    shelltext shellvalues show_items show_run slots stopping story surroundings symptoms teller template told turns
     wishes within words workshop
 """.split()
 VAGUE = re.compile(r"\b(what|who|whatever|whoever|nobody|somebody)\b", re.IGNORECASE)
