@@ -162,7 +162,7 @@ class _UnitEvent(_Event, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 
     @property
     def unit(self) -> UnitId:
-        return UnitId(self.step, self.item)
+        return tuple.__new__(UnitId, (self.step, self.item))  # several times for every event: the short way
 
 
 class RunStarted(_Event, frozen=True, kw_only=True, tag="run-started", omit_defaults=True):
