@@ -11,6 +11,7 @@ import msgspec
 
 from rerail.app.claims import RunClaims
 from rerail.app.execution import Functions, RunOutcome, teller_of
+from rerail.app.leftovers import sweep_channels
 from rerail.app.masking import hiding, mask_of
 from rerail.app.planning import ResumePlan, ResumeRequest, checkpoint, plan_resume
 from rerail.app.restore import restore, restore_events
@@ -63,6 +64,7 @@ def resume(
         _, waited = claims.take(f"rerail resume {run_id}", lambda: log, teller_of(reporters))
         if waited:  # files that the plan is about may have changed meanwhile
             ready = plan_resume(store, recording, request, base_dir)
+        sweep_channels(store)
         observer.on_plan(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)

@@ -14,6 +14,7 @@ from rerail import processes
 from rerail.app.checks import check_paths, check_text, params_of
 from rerail.app.claims import RunClaims, concurrency_group
 from rerail.app.execution import Functions, InvocationRequest, RunOutcome, teller_of
+from rerail.app.leftovers import sweep_channels
 from rerail.app.masking import mask_of, require_no_secrets, require_no_secrets_in_header, require_no_secrets_in_pipeline
 from rerail.app.planning import absolute, load, relative, sha256
 from rerail.core.events import RunStarted
@@ -102,6 +103,7 @@ def start_pipeline(
         log, waited = claims.take("rerail run", create, teller_of(reporters), discard)
         owned.callback(log.close)
         owned.callback(claims.release)
+        sweep_channels(store)
         invocation = ExecuteRequest(
             invocation=request,
             functions=functions or {},

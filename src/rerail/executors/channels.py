@@ -323,10 +323,37 @@ def wipe(mark: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_abandoned(place: str) -> bool:
-    """Return whether the run that a channel directory was made for is no longer where it was."""
+def all_directories() -> list[str]:
+    """Return the channel directories of all runs of this user."""
+    return _directories(_common())
+
+
+def lock_of(place: str) -> str:
+    """Return the lock file of the run that a channel directory was made for; '' if it is not known."""
+    return _origin(place)[1]
+
+
+def discard(place: str, *, whole: bool) -> None:
+    """Remove the raw files of a channel directory whose owner is dead; with `whole` the directory itself."""
+    if whole:
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        _strip(place)
+
+
+def _origin(place: str) -> tuple[str, str]:
+    """Return the identity and the lock file of the run that a channel directory was made for."""
     try:
         identity, _, lock = os.fsdecode(_take(os.path.join(place, _ORIGIN))).partition(" ")
+    except ValueError:
+        return "", ""
+    return identity, lock
+
+
+def _is_abandoned(place: str) -> bool:
+    """Return whether the run that a channel directory was made for is no longer where it was."""
+    identity, lock = _origin(place)
+    try:
         status = os.stat(lock)
     except (OSError, ValueError):
         return True
