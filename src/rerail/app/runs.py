@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rerail.core.durations import NEVER, LastSeen
 from rerail.core.state import shown_status
 from rerail.core.summary import Summary, summary_of
 from rerail.errors import RerailError, UsageError
@@ -60,11 +61,22 @@ def _read(store: Store, run_id: str) -> dict[str, Any]:
             "error": error.message,
         }
     ownership = store.ownership(run_id)
-    row = _fields(summary_of(recording.header, recording.state))
+    row = _fields(summary_of(recording.header, recording.state, last_seen(store, recording, alive=ownership.alive)))
     return row | {
         "status": shown_status(recording.state, owner_alive=ownership.alive),
         "owner": owner_fields(ownership),
     }
+
+
+def last_seen(store: Store, recording: LoadedRun, *, alive: bool) -> LastSeen:
+    """Return the last sign of the invocation that has not recorded its end: the present, if its process is alive."""
+    if recording.state.status != "running":
+        return NEVER
+    if alive:
+        return LastSeen(at=datetime.now(UTC))
+    from rerail.app.traces import death_of  # only for runs that were killed
+
+    return death_of(store, recording)
 
 
 def owner_fields(ownership: Ownership) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import msgspec
 from rerail import processes
 from rerail.app.masking import secret_names
 from rerail.core import inflight
+from rerail.core.durations import LastSeen
 from rerail.core.events import AttemptProgress
 from rerail.core.masking import Mask
 from rerail.core.model import RunHeader
@@ -77,6 +78,15 @@ def last_traces(store: Store, recording: LoadedRun, mark: str = "") -> dict[Unit
     return told
 
 
+def death_of(store: Store, recording: LoadedRun) -> LastSeen:
+    """Return when the last invocation of a run was last seen, as its watchdog noted it; nothing if that is unknown."""
+    from rerail.executors.channels import DeadChannels  # only for runs that were killed
+
+    mark = process_tag_in(store, recording.header.run_id)
+    remains = DeadChannels(mark, invocation_of(recording.header, recording.state.invoked_at))
+    return LastSeen(at=remains.died_at, after=remains.died_after)
+
+
 def _hiding(store: Store, recording: LoadedRun) -> Callable[[AttemptProgress], AttemptProgress]:
     """Return a function that masks names an attempt chose; if not all secrets are known, it removes them."""
     names, is_whole = secret_names(store, recording)
@@ -96,6 +106,7 @@ def _plain(seen: AttemptProgress) -> AttemptProgress:
 
 
 __all__ = [
+    "death_of",
     "end_processes",
     "ended_words",
     "invocation_of",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from rerail.core.dead_letters import dead_letters
+from rerail.core.durations import span_seconds
 from rerail.core.events import (
     Approval,
     ArtifactRecord,
@@ -191,7 +192,7 @@ def checkpoint_of(
         started_at=state.started_at,
         updated_at=state.updated_at,
         finished_at=state.finished_at,
-        duration_seconds=_elapsed(state),
+        duration_seconds=span_seconds(state),
         steps=[_step_record(unit, unit_state, outline) for unit, unit_state in units],
         last_completed_step=str(state.last_completed) if state.last_completed else None,
         next_step=waiting,
@@ -409,13 +410,6 @@ def _phase(state: RunState, index: dict[str, int]) -> tuple[PhaseDetail, Reason]
             return PhaseDetail(kind="before_step"), "before_step"
         case _:
             return PhaseDetail(kind="before_step", step=step, step_index=position), "before_step"
-
-
-def _elapsed(state: RunState) -> float | None:
-    until = state.finished_at or state.updated_at
-    if state.started_at is None or until is None:
-        return None
-    return max((until - state.started_at).total_seconds(), 0.0)
 
 
 def total_cost(state: RunState) -> float:

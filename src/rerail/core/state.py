@@ -14,6 +14,7 @@ import msgspec
 
 from rerail.core import compaction
 from rerail.core import events as ev
+from rerail.core.durations import LastSeen, open_seconds
 from rerail.core.events import Approval, AttemptProgress, Event, Failure, UnitEvent
 from rerail.core.items import Items
 from rerail.core.money import added
@@ -97,8 +98,7 @@ def _apply_run(state: RunState, event: ev.RunEvent) -> None:
             state.waiting_for = ()
             state.error = None
         case ev.RunRepaired():
-            if state.status == "running":
-                _end_invocation(state, state.updated_at)
+            state.active_seconds += open_seconds(state)
             state.reason = event.reason
             _suspect(state, event.suspects)
         case ev.RunInterrupted():
@@ -132,11 +132,8 @@ def _suspect(state: RunState, steps: Iterable[str]) -> None:
 
 def _begin_invocation(state: RunState, event: ev.RunStarted | ev.RunResumed) -> None:
     state.invocations += 1
-    if state.status == "running":  # the invocation before was interrupted
-        died_at, lasted = (event.died_at, event.died_after) if isinstance(event, ev.RunResumed) else (None, None)
-        if died_at is None or state.invoked_at is None or died_at < state.invoked_at:
-            lasted = None  # of an earlier invocation: the last one left no trace
-        _end_invocation(state, max(filter(None, (state.updated_at, died_at)), default=None), lasted)
+    if isinstance(event, ev.RunResumed):  # if the invocation before was killed
+        state.active_seconds += open_seconds(state, LastSeen(at=event.died_at, after=event.died_after))
     state.invoked_at = event.at
     state.pipeline_sha256 = event.pipeline_sha256
     state.options = event.options

@@ -7,6 +7,7 @@ import msgspec
 
 from rerail.core.checkpoint import total_cost, total_tokens
 from rerail.core.dead_letters import dead_letters
+from rerail.core.durations import NEVER, LastSeen, active_seconds, span_seconds
 from rerail.core.events import Failure, PauseCause
 from rerail.core.model import RunHeader
 from rerail.core.money import COST, plus, total
@@ -33,7 +34,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_at: datetime | None
     updated_at: datetime | None
     finished_at: datetime | None
-    duration_seconds: float | None
+    duration_seconds: float | None  # from its start to its end, the time in which it was not executed included
     resumable: bool
     pipeline_type: str
     last_completed_step: str | None
@@ -44,19 +45,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dead_letters: int = 0
     paused_for: PauseCause = ""
     paused_until: datetime | None = None
+    active_seconds: float | None = None  # in which it was executed; None in a row of an older rerail
 
 
-def summary_of(header: RunHeader, state: RunState) -> Summary:
-    """Return the summary of a run."""
+def summary_of(header: RunHeader, state: RunState, seen: LastSeen = NEVER) -> Summary:
+    """Return the summary of a run; `seen` is the last sign of an invocation that has not recorded its end."""
     maps = [
         unit.items
         for (_, item), unit in state.units.items()
         if item is None and unit.items is not None and not unit.items.is_loop
     ]
-    seen = [unit.progress.metrics for unit in state.units.values() if unit.status == "running" and unit.progress]
-    under_way = total(metrics.get(COST, 0) for metrics in seen)
-    until = state.finished_at or state.updated_at
-    spent = max((until - state.started_at).total_seconds(), 0.0) if state.started_at and until else None
+    reported = [unit.progress.metrics for unit in state.units.values() if unit.status == "running" and unit.progress]
+    under_way = total(metrics.get(COST, 0) for metrics in reported)
     return Summary(
         run_id=header.run_id,
         pipeline=header.pipeline,
@@ -73,7 +73,8 @@ def summary_of(header: RunHeader, state: RunState) -> Summary:
         started_at=state.started_at,
         updated_at=state.updated_at,
         finished_at=state.finished_at,
-        duration_seconds=spent,
+        duration_seconds=span_seconds(state, seen),
+        active_seconds=active_seconds(state, seen),
         resumable=state.status != "completed",
         pipeline_type=header.pipeline_type,
         last_completed_step=str(state.last_completed) if state.last_completed else None,

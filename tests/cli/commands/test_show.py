@@ -87,6 +87,7 @@ def test_scripts_find_every_promised_name(project: Project) -> None:
     assert set(listed[0]) <= set(SHOW_NAMES) | {
         "steps_completed",
         "steps_total",
+        "active_seconds",
         "items_done",
         "items_total",
         "dead_letters",

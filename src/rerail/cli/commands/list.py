@@ -135,7 +135,7 @@ def _lines(rows: list[dict[str, Any]], params: list[str], look: Terminal) -> lis
                 (_items(row), ""),
                 (dollars(row.get("total_cost_usd") or 0), ""),
                 (age(row["created_at"], now), ""),
-                (seconds(row.get("duration_seconds")), ""),
+                (seconds(row.get("duration_seconds") if (active := row.get("active_seconds")) is None else active), ""),
             ]
         )
     # An empty column only takes room.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from rerail.app.runs import owner_fields
+from rerail.app.runs import last_seen, owner_fields
 from rerail.cli.options import (
     complete_step,
     find_run_and_step,
@@ -24,9 +24,10 @@ from rerail.cli.render.run import RunView
 from rerail.cli.render.streams import print_json
 from rerail.cli.render.terminal import out_look
 from rerail.core.checkpoint import Checkpoint
+from rerail.core.durations import LastSeen, active_seconds, span_seconds
 from rerail.core.items import STATUS
 from rerail.core.money import totals_by_step
-from rerail.core.state import shown_status
+from rerail.core.state import RunState, shown_status
 from rerail.ports import Store
 
 
@@ -62,6 +63,7 @@ def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
         for unit, far in last_traces(store, recording).items():
             recording.state.units[unit].progress = far
     checkpoint = _with_states(api.checkpoint(store, recording), store)
+    _count_up_to_now(checkpoint, recording.state, last_seen(store, recording, alive=ownership.alive))
     if ownership.alive and recording.state.status != "running" and checkpoint.concurrency:
         checkpoint.status_reason = waits_for(store, run_id) or checkpoint.status_reason
     status = shown_status(recording.state, owner_alive=ownership.alive)
@@ -89,6 +91,18 @@ def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
         parts.append([f"next   {next_command(run_id, recording.state, store_flag(store))}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
+
+
+def _count_up_to_now(checkpoint: Checkpoint, state: RunState, seen: LastSeen) -> None:
+    """Count the present invocation, and the steps that are running, up to now; those of a killed one up to its death."""
+    checkpoint.active_seconds = active_seconds(state, seen)
+    checkpoint.duration_seconds = span_seconds(state, seen)
+    for step in checkpoint.steps:
+        if step.status == "running" and step.started_at is not None:
+            elapsed = step.progress.elapsed if step.progress is not None else 0.0
+            if seen.at is not None:
+                elapsed = max(elapsed, (seen.at - step.started_at).total_seconds())
+            step.duration_seconds = max(elapsed, 0.0)
 
 
 def _drop_internal(data: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rerail.cli.render.streams import say, say_raw
 from rerail.cli.render.table import Cell, table
 from rerail.cli.render.terminal import Terminal
-from rerail.cli.render.units import counted, dollars, moment, seconds
+from rerail.cli.render.units import counted, dollars, moment, seconds, worked
 from rerail.core.dead_letters import dead_letters
+from rerail.core.durations import active_seconds, span_seconds
 from rerail.core.money import NOTHING, totals_by_step
 from rerail.core.plan import Plan
 from rerail.core.state import RunState
@@ -111,12 +112,11 @@ def say_sum(run_id: str, status: str, state: RunState) -> None:
     counts["not run"] = max(state.steps - sum(counts.values()), 0)
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     cost = sum(unit.metrics.get("cost_usd", 0) for unit in state.units.values())
-    both = state.started_at and state.updated_at
-    elapsed = max((state.updated_at - state.started_at).total_seconds(), 0.0) if both else 0.0  # type: ignore[operator]
     after = "in" if status == "completed" else "after"
     plain = status == "completed" and counts["completed"] == state.steps
     rest = "" if plain else f": {told}"
-    say(f"rerail: run {run_id} {status} {after} {seconds(elapsed)}{rest}{f', {dollars(cost)}' if cost else ''}")
+    took = worked(active_seconds(state), span_seconds(state))
+    say(f"rerail: run {run_id} {status} {after} {took}{rest}{f', {dollars(cost)}' if cost else ''}")
 
 
 def say_dead_letters(run_id: str, state: RunState) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from rerail.cli.render.table import Cell, fitted, table
 from rerail.cli.render.terminal import STYLES, Terminal
-from rerail.cli.render.units import age, counted, dollars, moment, plain, seconds, until
+from rerail.cli.render.units import age, counted, dollars, moment, plain, seconds, until, worked
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.inflight import how_far
@@ -51,7 +51,7 @@ class RunView:
                 f"{known.created_at[:19].replace('T', ' ')} UTC, {age(known.created_at, datetime.now(UTC))} ago",
                 "",
             ),
-            ("elapsed", seconds(known.duration_seconds), ""),
+            ("ran", self._ran(), ""),
             ("cost", self._cost(), ""),
             ("dlq", self._dead(), "yellow"),
             ("logs", logs, ""),
@@ -59,6 +59,10 @@ class RunView:
         ]
         cells: list[tuple[Cell, Cell]] = [((name, "dim"), (text, style)) for name, text, style in rows if text]
         return table(cells, self._look)
+
+    def _ran(self) -> str:
+        known = self._checkpoint
+        return worked(known.active_seconds, known.duration_seconds, self._status != "running") if known.started_at else ""
 
     def _dead(self) -> str:
         dead = self._checkpoint.dead_letters

@@ -29,6 +29,13 @@ def seconds(value: float | None) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
+def worked(active: float | None, span: float | None, ended: bool = True) -> str:
+    """Format the time in which a run was executed, and where it differs, that from its start to its end."""
+    if active is None or span is None or span - active < max(1.0, active / 20):
+        return seconds(span if active is None else active)
+    return f"{seconds(active)} ({seconds(span)} from start to {'finish' if ended else 'now'})"
+
+
 def span(text: str) -> float | None:
     """Parse a time such as 12h or 30d into seconds; None if it is not one."""
     from rerail.loaders.fields import parse_duration  # and with it all of YAML, which most commands do not need
