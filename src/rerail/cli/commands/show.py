@@ -28,26 +28,40 @@ from rerail.core.durations import LastSeen, active_seconds, span_seconds
 from rerail.core.items import STATUS
 from rerail.core.money import totals_by_step
 from rerail.core.state import RunState, shown_status
+from rerail.core.unit_id import UnitId
 from rerail.ports import Store
 
 
-@click.command(epilog="Example: rerail show last, or of a map: rerail show last sections --page 2")
+@click.command(epilog="Example: rerail show last, or of an item: rerail show last sections intro")
 @run_argument(required=False)
 @click.argument("step", required=False, default=None, shell_complete=complete_step)
+@click.argument("item", required=False, default=None)
 @click.option("--page", type=click.IntRange(min=1), default=1, metavar="N", help="Page of items to show.")
 @click.option("--status", type=click.Choice(STATUS), help="Only items with this status.")
-@json_option("The state of the run, named as in checkpoint.json.")
+@json_option("The run, named as in checkpoint.json; the page of the STEP; or an array of the items of a map.")
 @store_option()
 def show(
-    run_name: str | None, step: str | None, page: int, status: str | None, as_json: bool, store_url: str | None
+    run_name: str | None,
+    step: str | None,
+    item: str | None,
+    page: int,
+    status: str | None,
+    as_json: bool,
+    store_url: str | None,
 ) -> int:
-    """Show a run: its steps, outputs, artifacts and errors; or the items of one map."""
+    """Show a run; or one step, item or iteration with its attempts, outputs, artifacts and log; of a map, its items."""
     store = open_store(store_url)
-    run_id, (step,) = find_run_and_step(store, run_name, step)
+    run_id, (step, item) = find_run_and_step(store, run_name, step, item)
     if step is not None:
-        from rerail.cli.render.items import show_items  # only for one step
+        unit = UnitId(step, item) if item is not None else UnitId.parse(step)
+        known = store.read(run_id).state.unit(unit)
+        if unit.item is None and known.items is not None and not known.items.is_loop and known.items.total:
+            from rerail.cli.render.items import show_items  # only for one step
 
-        return show_items(store, run_id, step, page, status, as_json=as_json)
+            return show_items(store, run_id, step, page, status, as_json=as_json)
+        from rerail.cli.render.step import show_step  # only for one step
+
+        return show_step(store, run_id, unit, store_flag(store), as_json=as_json)
     return _show_run(store, run_id, as_json=as_json)
 
 
@@ -80,15 +94,16 @@ def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
         return 0
     portrait = RunView(checkpoint, status, out_look(), totals_by_step(recording.state))
     notices = () if ownership.alive else recording.notices
+    following = "" if recording.state.status == "completed" else next_command(run_id, recording.state, store_flag(store))
+    if ownership.alive:
+        following = f"rerail watch {run_id}{store_flag(store)}"
     parts = [
-        portrait.overview(_logs_hint(store, run_id), notices),
+        portrait.overview(_logs_hint(store, run_id), notices, following),
         portrait.steps(),
         portrait.artifacts(),
         portrait.invocations(store.history(run_id), alive=ownership.alive),
         portrait.error(),
     ]
-    if recording.state.status != "completed" and not ownership.alive:
-        parts.append([f"next   {next_command(run_id, recording.state, store_flag(store))}"])
     sys.stdout.write("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     return 0
 

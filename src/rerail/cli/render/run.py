@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -12,6 +12,7 @@ from rerail.cli.render.terminal import STYLES, Terminal
 from rerail.cli.render.units import age, counted, dollars, moment, plain, seconds, until, worked
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
+from rerail.core.events import ArtifactRecord
 from rerail.core.inflight import how_far
 from rerail.core.items import ItemsRecord
 from rerail.core.money import COST, NOTHING, StepTotals, amount, total
@@ -20,6 +21,7 @@ from rerail.text import one_line, size_text, without_escapes
 
 SHOWN_LINES = 12
 MAX_ARTIFACTS = 200
+FEW_ARTIFACTS = 8  # that get a row each; more are summed up by step
 MAX_ITEMS = 20
 _WORTH_A_ROW = ("running", "failed", "interrupted")  # of items: the others are counted
 
@@ -33,8 +35,8 @@ class RunView:
         self._look = look
         self._within = within
 
-    def overview(self, logs: str, notices: Iterable[str]) -> list[str]:
-        """Return the lines about the run as a whole."""
+    def overview(self, logs: str, notices: Iterable[str], following: str) -> list[str]:
+        """Return the lines about the run as a whole; `following` is the next command."""
         known = self._checkpoint
         paused = f" ({known.paused_for})" if known.paused_for else ""
         why = paused + until(known.paused_until) + (f": {known.status_reason}" if known.status_reason else "")
@@ -43,6 +45,7 @@ class RunView:
             ("fork of", known.parent, ""),
             ("pipeline", f"{known.pipeline}  ({known.pipeline_path})", ""),
             ("status", self._status + why, STYLES.get(self._status, "")),
+            ("next", following, "bold"),
             ("group", known.concurrency, ""),
             ("params", " ".join(f"{name}={plain(value)}" for name, value in known.params.items()), ""),
             ("labels", " ".join(f"{name}={value}" for name, value in known.labels.items()), ""),
@@ -123,26 +126,23 @@ class RunView:
         return self._within.get(step.id, NOTHING).cost_usd
 
     def artifacts(self) -> list[str]:
-        """Return a table of the artifacts, with the result of a quick check of each."""
-        rows = [(step, record) for step in self._checkpoint.steps for record in step.artifacts]
-        if not rows:
-            return []
-        cells: list[list[Cell]] = [[(head, "dim") for head in ("ARTIFACT", "STEP", "SIZE", "SHA256", "STATE")]]
-        for step, record in rows[:MAX_ARTIFACTS]:
-            many = f", {counted(record.files, 'file')}" if record.kind == "tree" else ""
-            style = "" if record.state == "intact" else "yellow"
-            cells.append(
-                [
-                    (record.path, ""),
-                    (step.id, "dim"),
-                    (size_text(record.size) + many, ""),
-                    (record.sha256[:12], "dim"),
-                    (record.state + ("" if record.internal.kept else ", no copy kept"), style),
-                ]
+        """Return a line for the artifacts of each step, and a row for each one that is not intact or of a few."""
+        by_step = [(step, step.artifacts) for step in self._checkpoint.steps if step.artifacts]
+        if sum(len(records) for _, records in by_step) <= FEW_ARTIFACTS:
+            return artifact_rows([(step.id, record) for step, records in by_step for record in records], self._look)
+        folded: dict[str, list[ArtifactRecord]] = {}
+        for step, records in by_step:
+            folded.setdefault(step.id, []).extend(records)
+        lines = [self._look.paint("  ARTIFACTS", "dim")]
+        broken: list[tuple[str | None, ArtifactRecord]] = []
+        for name, files in folded.items():
+            bad = [(name, record) for record in files if record.state != "intact"]
+            state = f"{len(bad)} not intact" if bad else "all intact"
+            lines.append(
+                f"  {one_line(name)}: {counted(len(files), 'file')}, {size_text(sum(one.size for one in files))}, {state}"
             )
-        if len(rows) > MAX_ARTIFACTS:
-            cells.append([(f"and {len(rows) - MAX_ARTIFACTS} more", "dim"), ("", ""), ("", ""), ("", ""), ("", "")])
-        return table(cells, self._look, indent="  ")
+            broken += bad
+        return [*lines, *artifact_rows(broken, self._look)]
 
     @staticmethod
     def _remark(step: StepRecord) -> str:
@@ -195,6 +195,35 @@ class RunView:
         lines = without_escapes(error.traceback or error.stderr_tail).splitlines()[-SHOWN_LINES:]
         shown = [fitted(one_line(line, 2000), self._look.room(4), self._look) for line in lines]
         return [self._look.paint(one_line(head, 1000), "red"), *(f"  | {line}" for line in shown)]
+
+
+def artifact_rows(rows: Sequence[tuple[str | None, ArtifactRecord]], look: Terminal) -> list[str]:
+    """Return a table of artifacts, each with its step unless that is None, and the result of a quick check."""
+    if not rows:
+        return []
+    cells: list[list[Cell]] = [[(head, "dim") for head in ("ARTIFACT", "STEP", "SIZE", "SHA256", "STATE")]]
+    for step, record in rows[:MAX_ARTIFACTS]:
+        many = f", {counted(record.files, 'file')}" if record.kind == "tree" else ""
+        style = "" if record.state == "intact" else "yellow"
+        cells.append(
+            [
+                (record.path, ""),
+                (step or "", "dim"),
+                (size_text(record.size) + many, ""),
+                (record.sha256[:12], "dim"),
+                (record.state + ("" if record.internal.kept else ", no copy kept"), style),
+            ]
+        )
+    if len(rows) > MAX_ARTIFACTS:
+        cells.append([(f"and {len(rows) - MAX_ARTIFACTS} more", "dim"), *[("", "")] * 4])
+    if all(step is None for step, _ in rows):
+        cells = [[line[0], *line[2:]] for line in cells]
+    return table(cells, look, indent="  ")
+
+
+def waited(since: datetime) -> str:
+    """Return the time since a moment, of an attempt that runs."""
+    return seconds(max((datetime.now(UTC) - since).total_seconds(), 0.0))
 
 
 def progress_of(items: ItemsRecord) -> str:
