@@ -115,7 +115,7 @@ def run(
 def _start(store: Store, loaded: Pipeline, text: bytes, request: api.StartRequest, wanted: ExecuteFlags) -> int:
     with outlet():
         with reporters_of(wanted, store, request.run_id or "") as shown:
-            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown))
+            request = msgspec.structs.replace(request, ask=asker_of(wanted, shown), listener=shown.listener)
             shown.attach(loaded, RunState(), request.pipeline_path)
             result = api.start_pipeline(store, loaded, text, request, shown.reporters, base_dir=store.base_dir)
         return conclude(result, store, quiet=wanted.quiet)
