@@ -18,6 +18,10 @@ SOURCES = [
     ('"${{ steps.before.outputs.list }}"', ["p", "q r"]),
     ("{glob: 'in/*.txt'}", ["in/1.txt", "in/2.txt"]),
     ("{glob: 'in/**/deep*'}", ["in/sub/deep.md"]),
+    ("{glob: '${{ params.pattern }}'}", ["in/1.txt", "in/2.txt"]),
+    ("{glob: '${{params.patterns}}'}", ["in/1.txt", "in/2.txt", "in/sub/deep.md"]),
+    ("{glob: '${{ params.directory }}/*.txt'}", ["in/1.txt", "in/2.txt"]),
+    ("{glob: '${{ params.odd }}/*'}", ["[i]n*/x"]),
     ("{lines: list.txt}", ["one", "two words", "  indented"]),
     ("{json: data.json, path: '$.sections[*].id'}", ["s1", "s2"]),
     ("{json: plain.json}", ["u", "v"]),
@@ -29,6 +33,8 @@ SOURCES = [
 @pytest.fixture
 def sources(project: Project) -> Project:
     (project.root / "in/sub").mkdir(parents=True)
+    (project.root / "[i]n*").mkdir()
+    (project.root / "[i]n*/x").touch()
     for name in ("in/2.txt", "in/1.txt", "in/sub/deep.md", "in/other"):
         (project.root / name).write_text(name)
     (project.root / "list.txt").write_text("one\n\ntwo words\r\n  indented\n")
@@ -40,7 +46,12 @@ def sources(project: Project) -> Project:
 @pytest.mark.parametrize(("over", "wanted"), SOURCES, ids=[source[0] for source in SOURCES])
 def test_a_map_fans_out_over_what_its_source_holds(sources: Project, over: str, wanted: list[str]) -> None:
     sources.pipeline(f"""
-params: {{names: {{type: list, default: [x, y]}}}}
+params:
+  names: {{type: list, default: [x, y]}}
+  pattern: "in/*.txt"
+  patterns: {{type: list, default: ["in/[12].txt", "in/1*", "in/**/*.md"]}}
+  directory: in
+  odd: "[i]n*"
 steps:
   - {{id: before, run: 'echo ''{{"list": ["p", "q r"]}}'' >> $RERAIL_OUTPUT'}}
   - id: m
@@ -123,3 +134,53 @@ steps:
 
     assert "m: no items" in done.stderr
     assert ledger(project) == ["0 0"]
+
+
+@pytest.mark.parametrize(
+    "over",
+    ['{glob: "${{ params.specs }}"}', "{command: 'cat list.txt'}", "{lines: list.txt}", '"${{ params.names }}"'],
+)
+def test_fewer_items_than_wanted_fail_the_map_until_there_are_enough(project: Project, over: str) -> None:
+    (project.root / "list.txt").write_text("a.md\n")
+    (project.root / "a.md").touch()
+    project.pipeline(f"""
+params: {{specs: "*.md", names: {{type: list, default: [a.md]}}}}
+steps:
+  - {{id: m, map: {{over: {over}, min_items: 2}}, steps: [{{run: 'echo ${{{{ item }}}} >> $LEDGER'}}]}}
+""")
+    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert "m failed: 1 item, and `min_items` is 2" in failed.stderr
+    assert ledger(project) == []
+
+    (project.root / "list.txt").write_text("a.md\nb.md\n")
+    (project.root / "b.md").touch()
+    if "names" in over:
+        project.rerail("resume", "r", check=1)
+        return
+    project.rerail("resume", "r", check=0)
+    assert sorted(ledger(project)) == ["a.md", "b.md"]
+
+
+def test_min_items_that_was_raised_holds_for_a_recorded_list(project: Project) -> None:
+    text = "steps:\n  - {id: m, map: {over: [a, b], min_items: %d}, steps: [{run: 'echo ran >> $LEDGER; %s'}]}\n"
+    project.pipeline(text % (0, "exit 1"))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    before = len(ledger(project))
+    project.pipeline(text % (3, "exit 1"))
+
+    failed = project.rerail("resume", "r", check=1)
+
+    assert "2 items, and `min_items` is 3" in failed.stderr
+    assert len(ledger(project)) == before
+
+
+@pytest.mark.parametrize("value", ['{"a": 1}', "[1]", '""', '["a*", ""]'])
+def test_a_glob_that_evaluates_to_no_pattern_is_refused(project: Project, value: str) -> None:
+    project.pipeline(f"""
+steps:
+  - {{id: a, run: 'echo ''{{"v": {value}}}'' >> $RERAIL_OUTPUT'}}
+  - {{id: m, map: {{over: {{glob: "${{{{ steps.a.outputs.v }}}}"}}}}, steps: [{{run: 'true'}}]}}
+""")
+    failed = project.rerail("run", "pipeline.yaml", check=1)
+
+    assert "`glob` must evaluate to a pattern or a list of patterns" in failed.stderr

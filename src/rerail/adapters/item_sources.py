@@ -29,7 +29,7 @@ def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], 
             case "expression":
                 return language.render_value(source.value, scope)
             case "glob":
-                return _paths(pattern(source.value, scope), work_dir, is_stopping)
+                return _paths(_patterns(source.value, scope), work_dir, is_stopping)
             case "lines":
                 return _lines(language.render(source.value, scope), work_dir)
             case "json":
@@ -40,19 +40,38 @@ def read(source: Source, scope: Scope, work_dir: str, is_stopping: Callable[[], 
         raise ItemListError(f"`over`: {error}") from None
 
 
-def _paths(wanted: str, work_dir: str, is_stopping: Callable[[], bool]) -> list[str]:
-    found: list[str] = []
-    end = "/" if wanted.endswith("/") else ""  # then only directories are meant
-    try:
-        for path in walker.matching(work_dir, wanted, tolerant=True, is_stopping=is_stopping):
-            if not end or os.path.isdir(os.path.join(work_dir, path)):
-                found.append(path + end)
-            if len(found) > MAX_ITEMS:
-                raise ItemListError(f"more than {MAX_ITEMS} paths match {wanted}")
-    except walker.TooManyEntries as error:
-        raise ItemListError(f"`over`: {error}") from None
-    except walker.Stopped:
-        raise ItemListStopped from None
+def _patterns(text: str, scope: Scope) -> list[str]:
+    """Return the patterns of a `glob`.
+
+    A glob that is one expression and nothing else takes them from it: a text, or a list of texts. Within a longer one a
+    value is a name: wildcards in it are literal.
+    """
+    if not language.is_one_expression(text):
+        return [pattern(text, scope)]
+    value = language.render_value(text, scope)
+    patterns = value if isinstance(value, list) else [value]
+    for one in patterns:
+        if not isinstance(one, str) or not one.strip() or "\0" in one:
+            raise ItemListError(
+                f"`glob` must evaluate to a pattern or a list of patterns, not {language.as_text(one)[:60]!r}"
+            )
+    return patterns
+
+
+def _paths(patterns: list[str], work_dir: str, is_stopping: Callable[[], bool]) -> list[str]:
+    found: dict[str, None] = {}
+    for wanted in patterns:
+        end = "/" if wanted.endswith("/") else ""  # then only directories are meant
+        try:
+            for path in walker.matching(work_dir, wanted, tolerant=True, is_stopping=is_stopping):
+                if not end or os.path.isdir(os.path.join(work_dir, path)):
+                    found[path + end] = None
+                if len(found) > MAX_ITEMS:
+                    raise ItemListError(f"more than {MAX_ITEMS} paths match {wanted}")
+        except walker.TooManyEntries as error:
+            raise ItemListError(f"`over`: {error}") from None
+        except walker.Stopped:
+            raise ItemListStopped from None
     return sorted(found)
 
 

@@ -67,6 +67,9 @@ def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
     values = values[begin:] if most is None else values[begin : begin + most]
     if len(values) > MAX_ITEMS:
         raise ItemListError(f"{len(values)} items; {MAX_ITEMS} at most")
+    few = too_few(len(values), action)
+    if few:
+        raise ItemListError(few)
     keys = [_key(at, value, action.key, scope) for at, value in values]
     twice = first_duplicate(keys)
     if twice is not None:
@@ -74,6 +77,13 @@ def listing(raw: Any, action: Map, scope: Scope) -> ItemList:
         raise ItemListError(f"the key {twice!r} names {len(where)} items, numbers {' and '.join(where[:5])}")
     plain = [value for _, value in values]
     return with_digest(keys, None if plain == keys else plain)
+
+
+def too_few(count: int, action: Map) -> str:
+    """Return the problem with a list that is shorter than the map wants, or ''."""
+    if count >= action.min_items:
+        return ""
+    return f"{count or 'no'} item{'' if count == 1 else 's'}, and `min_items` is {action.min_items}"
 
 
 def with_digest(keys: list[str], values: list[Any] | None) -> ItemList:

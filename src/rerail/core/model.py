@@ -91,6 +91,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="map"
     sort: str = ""
     limit: int | str | None = None
     offset: int | str = 0
+    min_items: int = 0
     parallel: int = 0  # 0: as wide as the run
     max_failures: int = 0
     max_failures_percent: float | None = None

@@ -17,7 +17,7 @@ from rerail.loaders.expressions import Expressions
 from rerail.loaders.fields import Fields, Problems, describe
 
 CONTROLLERS = ("map", "loop", "pipeline")
-MAP_KEYS = tuple("over key filter sort limit offset parallel max_failures on_item_failure item_budget".split())
+MAP_KEYS = tuple("over key filter sort limit offset min_items parallel max_failures on_item_failure item_budget".split())
 LOOP_KEYS = tuple("max_iterations until while delay stop_if_no_progress".split())
 SOURCES = ("glob", "lines", "json", "command")
 # Options of the controller itself; the others belong to the steps inside.
@@ -58,6 +58,7 @@ def read_map(fields: Fields, problems: Problems, visible: VisibleNames, director
         sort=inside.bare(inner, "sort"),
         limit=_amount(inner, "limit", None),
         offset=_amount(inner, "offset", 0) or 0,
+        min_items=inner.count("min_items", 0, minimum=0),
         parallel=min(inner.count("parallel", 0), MAX_PARALLEL),
         max_failures=count,
         max_failures_percent=percent,

@@ -157,6 +157,7 @@ _MAP_PROPERTIES: Schema = {
     "sort": {**_CONDITION, "description": "An expression to sort the items by."},
     "limit": _AMOUNT,
     "offset": _AMOUNT,
+    "min_items": {"type": "integer", "minimum": 0, "description": "The map fails if there are fewer."},
     "parallel": {"type": "integer", "minimum": 1, "description": "How many items in parallel."},
     "max_failures": {
         "description": "How many items may fail: a count or a share such as 10%.",

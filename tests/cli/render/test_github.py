@@ -98,4 +98,6 @@ def test_a_warning_is_an_annotation_or_a_line_not_both(job: Project) -> None:
     job.pipeline("steps: [{id: m, map: {over: []}, steps: [{run: 'true'}]}]")
     lines = job.rerail("run", "pipeline.yaml", "--id", "r", check=0).stderr.splitlines()
 
-    assert [line for line in lines if "no items" in line] == ["::warning::m: no items"]
+    assert [line for line in lines if "no items" in line] == [
+        "::warning::m: no items, so nothing of it runs; `min_items: 1` makes that a failure"
+    ]

@@ -365,11 +365,20 @@ def render(text: str, scope: Scope) -> str:
     return "".join(parts)
 
 
+def is_one_expression(text: str) -> bool:
+    """Return whether a text is one expression and nothing else: it keeps the type of its value."""
+    return placeholders.has_placeholders(text) and _is_one(placeholders.split(text))
+
+
+def _is_one(pieces: Sequence[tuple[str, str | None, int]]) -> bool:
+    return len(pieces) == 2 and not pieces[0][0] and not pieces[1][0]
+
+
 def render_value(value: Any, scope: Scope) -> Any:
     """Return a JSON value with the expressions in its texts replaced; a text that is one expression keeps its type."""
     if isinstance(value, str):
         pieces = placeholders.split(value) if placeholders.has_placeholders(value) else []
-        if len(pieces) == 2 and not pieces[0][0] and not pieces[1][0] and pieces[0][1] is not None:
+        if _is_one(pieces) and pieces[0][1] is not None:
             return evaluate(pieces[0][1], scope)
         return render(value, scope) if pieces else value
     if isinstance(value, list):

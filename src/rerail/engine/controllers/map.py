@@ -207,11 +207,15 @@ class MapController(Controller):
     def _start(self, listing: ItemList) -> None:
         items = self.state.unit(self.unit).items
         assert items is not None
+        few = lists.too_few(len(listing.keys), self.action)
+        if few:  # a recorded list: `min_items` was edited since
+            self._refuse(few)
+            return
         self._listing, self._items = listing, items
         if self.action.on_item_failure == "stop" and items.failed:  # the map was interrupted after that, before its end
             self._stopped = f"an item of {self.unit}"
         if not listing.keys:
-            self.host.recorder.warn(f"{self.unit}: no items")
+            self.host.recorder.warn(f"{self.unit}: no items, so nothing of it runs; `min_items: 1` makes that a failure")
         self._fill()
 
     # Items
