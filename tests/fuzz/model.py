@@ -457,6 +457,8 @@ class Model:
         if step.kind == "loop" and inner == "lenient" and record is not None and record.status == "completed":
             return self._unknown(step, path, scope)  # whether one that is complete goes on for more rounds
         in_doubt = self._in_doubt_inside(step, path)
+        if inner in {"lenient", "anew"}:
+            in_doubt |= {unit for unit, one in self._lost_inside(step, path).items() if not one.idempotent}
         if in_doubt and (inner in {"lenient", "anew"} or self._needs_run(step, path)):
             # It may begin anew, which would forget what is in doubt: a person is asked first.
             result = self._unknown(step, path, scope)

@@ -31,6 +31,7 @@ FOUND = (
     (1200046, "a map whose command was edited kept the list that the old one had made"),
     (1400068, "marking a step in the last iteration of a complete loop repeated the steps beside it"),
     (20064, "a step in a loop that must not be repeated, and had lost its artifact, was not asked about"),
+    (73808815, "the pages were silent about --from a pipeline that holds a step in doubt by a lost artifact"),
     (7000202, "a resume that got a signal just as it was done never ended"),
 )
 
