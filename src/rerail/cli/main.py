@@ -31,6 +31,7 @@ COMMANDS = {
     "list": ("rerail.cli.commands.list:list_runs", "List the runs, newest first."),
     "show": ("rerail.cli.commands.show:show", "Show one run: its steps, outputs and errors."),
     "history": ("rerail.cli.commands.history:history", "Show every event of a run."),
+    "why": ("rerail.cli.commands.why:why", "Say why a step ran, ran again or was reused."),
     "cost": ("rerail.cli.commands.cost:cost", "Add up what runs have cost: by step, model, day, run or pipeline."),
     "logs": ("rerail.cli.commands.logs:logs", "Print the output of steps."),
     "watch": ("rerail.cli.commands.watch:watch", "Watch a live run."),

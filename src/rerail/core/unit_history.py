@@ -36,10 +36,17 @@ class InvocationRecord(msgspec.Struct, kw_only=True):
 
     invocation: int
     started_at: datetime
-    attempts: list[AttemptRecord] = []
-    notes: list[str] = []  # that it was skipped, restored, marked, taken over
+    entries: list[AttemptRecord | str]  # in order: attempts, and that it was skipped, restored, marked, taken over
     ended: str = ""  # how the invocation ended; '' while it runs, or if it was killed
     settled_before: int = 0  # the invocation in which the unit was settled before this one began; 0 if it was not
+
+    @property
+    def attempts(self) -> list[AttemptRecord]:
+        return [entry for entry in self.entries if isinstance(entry, AttemptRecord)]
+
+    @property
+    def notes(self) -> list[str]:
+        return [entry for entry in self.entries if isinstance(entry, str)]
 
 
 class UnitHistory(msgspec.Struct, kw_only=True):
@@ -85,9 +92,7 @@ class _Builder:
             case ev.RunStarted() | ev.RunResumed():
                 number = len(self.history.invocations) + 1
                 self.history.invocations.append(
-                    InvocationRecord(
-                        invocation=number, started_at=event.at, attempts=[], notes=[], settled_before=self._settled_in
-                    )
+                    InvocationRecord(invocation=number, started_at=event.at, entries=[], settled_before=self._settled_in)
                 )
             case ev.RunInterrupted(reason=reason) | ev.RunPaused(reason=reason) if self.history.invocations:
                 self.history.invocations[-1].ended = reason
@@ -107,7 +112,7 @@ class _Builder:
 
     def _note(self, text: str) -> None:
         if self.history.invocations:
-            self.history.invocations[-1].notes.append(text)
+            self.history.invocations[-1].entries.append(text)
 
     def _settle(self, status: UnitStatus) -> None:
         self.history.status = status
@@ -153,7 +158,7 @@ class _Builder:
     def _started(self, event: ev.StepStarted) -> None:
         attempt = AttemptRecord(attempt=event.attempt, why=self._why(), started_at=event.at)
         if self.history.invocations:
-            self.history.invocations[-1].attempts.append(attempt)
+            self.history.invocations[-1].entries.append(attempt)
         self._because = ""
         self.history.status = "running"
 
@@ -205,11 +210,9 @@ def sentences(history: UnitHistory) -> list[tuple[int, str]]:
     """Return plain sentences with the number of their invocation: why the unit ran or did not, and how it went."""
     told = []
     for invocation in history.invocations:
-        for note in invocation.notes:
-            told.append((invocation.invocation, f"{note}."))
-        for attempt in invocation.attempts:
-            told.append((invocation.invocation, _of_attempt(attempt)))
-        if invocation.notes or invocation.attempts:
+        for entry in invocation.entries:
+            told.append((invocation.invocation, f"{entry}." if isinstance(entry, str) else _of_attempt(entry)))
+        if invocation.entries:
             continue
         if invocation.settled_before:
             told.append((invocation.invocation, f"reused: settled in invocation {invocation.settled_before}."))
