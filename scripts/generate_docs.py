@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -81,6 +82,37 @@ def cli_reference() -> str:
     return "".join(parts)
 
 
+COLUMNS = ["option", "type", "default", "meaning", "example"]
+
+
+def options() -> str:
+    """Every option of the tables of pipeline.md under a heading of its own."""
+    parts = [
+        NOTE,
+        "# Options\n\nEvery option of [the pipeline file](pipeline.md), one by one: its type, default, meaning and an example.\n",
+    ]
+    heading, is_table = "", False
+    for line in (REFERENCE / "pipeline.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif cells == COLUMNS:
+            is_table = True
+            anchor = re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+            parts.append(
+                f"\n## {heading}\n\nWhere they stand and how they work together: [{heading}](pipeline.md#{anchor}).\n"
+            )
+        elif is_table and len(cells) == len(COLUMNS) and cells[0].startswith("`"):
+            name, type_, default, meaning, example = (re.sub(r"\]\(#", "](pipeline.md#", cell) for cell in cells)
+            example = example.strip("`")
+            parts.append(
+                f"\n### {name}\n\n{meaning}\n\n*Type:* {type_}. *Default:* {default}.\n\n```yaml\n{example}\n```\n"
+            )
+        elif not line.startswith("|"):
+            is_table = False
+    return "".join(parts)
+
+
 def scenarios() -> str:
     from tests.crash.scenarios import page
 
@@ -153,7 +185,7 @@ def laboratory() -> str:
 def main() -> int:
     stale = 0
     pages = [("states.md", states()), ("exit-codes.md", exit_codes()), ("cli.md", cli_reference())]
-    pages.append(("fault-scenarios.md", scenarios()))
+    pages += [("fault-scenarios.md", scenarios()), ("options.md", options())]
     if "--check" not in sys.argv and laboratory():  # its figures are those of one run, and differ a little with each
         pages.append(("crash-laboratory.md", laboratory()))
     for name, text in pages:
