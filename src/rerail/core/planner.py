@@ -302,7 +302,7 @@ class Planner:
         if unit.items is None or unit.status in ("completed", "skipped"):
             return None
         retried = self._retried(step)
-        if unit.settled and step.allow_failure and not retried:
+        if unit.settled and step.allow_failure and not retried and not self._has_more_to_do(step, unit):
             return None
         edited = self._edited(step, unit) and not same_body(unit.fingerprint, fingerprint(step, self._env))
         other_kind = unit.items.is_loop != isinstance(step.action, Loop)
@@ -313,6 +313,11 @@ class Planner:
         if stale is not None:
             return _again(step, stale)
         reason = describe_progress(unit)
+        if isinstance(step.action, Loop) and self._edited(step, unit) and self._options.changes != "keep":
+            reason += "; its condition was edited"
+        elif self._has_more_to_do(step, unit):
+            assert isinstance(step.action, Loop)
+            reason += f"; max_iterations is {step.action.max_iterations} now"
         retries = len(retried) or (unit.items.failed if has_failed(step, unit) and not self._options.retry else 0)
         if retries:
             reason += f", retrying {retries}"
@@ -327,6 +332,14 @@ class Planner:
         because = Cause(kind="in-progress")
         going_on = Decision(step=step.id, decision="continue", reason=reason, because=because, saved_seconds=saved)
         return self._retrying(step, retried, going_on)
+
+    def _has_more_to_do(self, step: Step, unit: UnitState) -> bool:
+        """Return whether a loop that failed may go on: its condition was edited, or it may have more iterations now."""
+        if not isinstance(step.action, Loop) or unit.items is None or unit.error is None:
+            return False
+        if unit.error.type == "LoopExhausted" and step.action.max_iterations > unit.items.completed:
+            return True
+        return self._edited(step, unit) and self._options.changes != "keep"
 
     def _worked(self, step: Step, unit: UnitState) -> float:
         """Return the seconds of work that is not repeated; for a top-level step, that of unfinished items included."""
@@ -356,7 +369,8 @@ class Planner:
             case _:
                 pass
         if self._edited(step, unit) and self._options.changes != "keep":
-            if unit.items is not None and same_body(unit.fingerprint, fingerprint(step, self._env)):
+            of_map = unit.items is not None and isinstance(step.action, Map)
+            if of_map and same_body(unit.fingerprint, fingerprint(step, self._env)):
                 how = self._options.relisted.get(step.id, "its list is built again")
                 reason = f"`over` was edited: {how}"
                 because = Cause(kind="list-changed")

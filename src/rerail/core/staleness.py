@@ -37,11 +37,14 @@ def fingerprint(step: Step, pipeline_env: Mapping[str, str]) -> str:
         action = step.action
         source = _encode([action.over, action.key, action.filter, action.sort, action.limit, action.offset])
         digest += "." + hashlib.sha256(source).hexdigest()[:DIGEST_CHARS]
+    elif isinstance(step.action, Loop):
+        conditions = _encode([step.action.until, step.action.while_])
+        digest += "." + hashlib.sha256(conditions).hexdigest()[:DIGEST_CHARS]
     return digest
 
 
 def same_body(first: str, second: str) -> bool:
-    """Return whether two fingerprints of a map differ at most in the source of its items."""
+    """Return whether two fingerprints differ at most in the source of a map's items, or in the conditions of a loop."""
     return "." in first and first.partition(".")[0] == second.partition(".")[0]
 
 
@@ -64,8 +67,8 @@ def _normalised(action: Action, env: Mapping[str, str]) -> object:
         # Its body; parallelism, iterations and allowed failures change when it ends, not its work.
         body = [[step.id, fingerprint(step, env), step.needs] for step in action.steps]
         match action:
-            case Loop(until=until, while_=while_):
-                return ["loop", body, until, while_]
+            case Loop():
+                return ["loop", body]
             case Subpipeline(arguments=arguments, outputs=outputs):
                 return ["pipeline", body, arguments, outputs]
             case _:

@@ -209,3 +209,96 @@ steps:
     project.rerail("resume", "r", check=0)
 
     assert len(ledger(project)) == 6
+
+
+GOAL = "until: steps.review.outputs.score >= 90"
+
+
+def test_a_corrected_condition_keeps_the_iterations_that_are_done(project: Project) -> None:
+    project.pipeline(LOOP % (5, GOAL.replace("score", "scoer"), DRAFT, ""))
+    failed = project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    assert "step review set no output `scoer` (it set: score)" in failed.stderr
+    assert ledger(project) == ["edit 1 after 0", "review 1"]
+
+    project.pipeline(LOOP % (5, GOAL, DRAFT, ""))
+    planned = project.rerail("plan", "r", check=0).stderr
+    project.rerail("resume", "r", check=0)
+
+    assert "1 iteration done; its condition was edited" in planned
+    assert ledger(project)[2:] == ["edit 2 after 30", "review 2", "edit 3 after 60", "review 3", "after 3 90"]
+
+
+def test_an_edit_of_condition_limit_and_pause_at_once_keeps_what_is_done(project: Project) -> None:
+    project.pipeline(LOOP % (2, f"{GOAL}, delay: 0s", DRAFT, ""))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.pipeline(LOOP % (9, "until: steps.review.outputs.score >= 60, delay: 0.01s", DRAFT, ""))
+    project.rerail("resume", "r", check=0)
+
+    assert ledger(project)[4:] == ["after 2 60"]  # it holds by now
+
+
+def test_an_edited_body_runs_again_from_the_first_iteration(project: Project) -> None:
+    project.pipeline(LOOP % (2, GOAL, DRAFT, ""))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    project.pipeline(LOOP % (2, "until: steps.review.outputs.score >= 60", DRAFT, "true"))
+    project.rerail("resume", "r", check=0)
+
+    assert ledger(project)[4:] == ["edit 1 after 0", "review 1", "edit 2 after 30", "review 2", "after 2 60"]
+
+
+def test_a_loop_that_is_complete_begins_anew_with_another_condition(project: Project) -> None:
+    project.pipeline(LOOP % (5, "until: steps.review.outputs.score >= 30", DRAFT, ""))
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    project.pipeline(LOOP % (5, "until: steps.review.outputs.score >= 60", DRAFT, ""))
+    planned = project.rerail("plan", "r", check=0).stderr
+    project.rerail("resume", "r", check=0)
+
+    assert "definition changed" in planned
+    assert ledger(project)[3:] == ["edit 1 after 0", "review 1", "edit 2 after 30", "review 2", "after 2 60"]
+
+
+ALLOWED = """
+steps:
+  - id: polish
+    allow_failure: true
+    loop: {max_iterations: %d, until: %s}
+    steps: [{id: edit, run: 'echo "edit ${{ loop.iteration }}" >> "$LEDGER"; echo n=${{ loop.iteration }} >> $RERAIL_OUTPUT'}]
+  - {id: after, run: 'echo "after ${{ steps.polish.outputs.iterations | default(0) }}" >> "$LEDGER"'}
+"""
+ENOUGH = "steps.edit.outputs.n >= 3"
+
+
+@pytest.mark.parametrize(("most", "until"), [(4, ENOUGH), (2, "steps.edit.outputs.n >= 2")])
+def test_an_exhausted_loop_whose_failure_was_allowed_goes_on_as_it_is_told(
+    project: Project, most: int, until: str
+) -> None:
+    project.pipeline(ALLOWED % (2, ENOUGH))
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    assert "after 2 iterations; raise max_iterations, then resume" in done.stderr
+    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
+    assert ledger(project) == ["edit 1", "edit 2", "after 0"]
+
+    project.pipeline(ALLOWED % (most, until))
+    project.rerail("resume", "r", check=0)
+
+    assert ledger(project)[3:] == (["edit 3", "after 3"] if most > 2 else ["after 2"])
+    assert "nothing to resume" in project.rerail("resume", "r", check=0).stderr
+
+
+@pytest.mark.parametrize(
+    ("outer", "advice"),
+    [
+        ("map: {over: [a], max_failures: 1}", "; raise max_iterations, then resume, or rerail dlq retry"),
+        ("map: {over: [a], on_item_failure: skip}", ""),
+        ("{allow_failure: true, map: {over: [a]}}", ""),
+        ("loop: {max_iterations: 1}", "; raise max_iterations, then resume"),
+    ],
+)
+def test_the_advice_of_an_exhausted_loop_depends_on_what_it_is_part_of(project: Project, outer: str, advice: str) -> None:
+    inner = "{id: inner, loop: {max_iterations: 1, until: 'false'}, steps: [{run: 'true'}]}"
+    project.pipeline(f"steps:\n  - {{id: outer, {outer[1:-1] if outer[0] == '{' else outer}, steps: [{inner}]}}\n")
+    done = project.rerail("run", "pipeline.yaml")
+    shown = [line for line in done.stderr.splitlines() if "after 1 iteration" in line]
+
+    assert any(f"`until` is false (false) after 1 iteration{advice}" in line for line in shown), done.stderr
+    assert advice or "raise max_iterations" not in done.stderr

@@ -9,7 +9,7 @@ import msgspec
 from rerail.core import events as ev
 from rerail.core.expressions import language
 from rerail.core.expressions.language import ExpressionError, Scope
-from rerail.core.model import Loop
+from rerail.core.model import Loop, Map
 from rerail.core.progress import is_better, watched
 from rerail.core.retry import remaining
 from rerail.core.unit_id import UnitId
@@ -92,8 +92,24 @@ class LoopController(Controller):
 
     def _exhausted(self, action: Loop) -> None:
         wanted = f"`until` is false ({action.until})" if action.until else f"`while` is true ({action.while_})"
-        message = f"{wanted} after {action.max_iterations} iterations; raise max_iterations, then resume"
+        rounds = f"{action.max_iterations} iteration{'' if action.max_iterations == 1 else 's'}"
+        message = f"{wanted} after {rounds}{self._advice()}"
         self.end("failed", type="LoopExhausted", message=message, retryable=False)
+
+    def _advice(self) -> str:
+        """Return the way to continue the exhausted loop; '' if it is part of something that completes all the same."""
+        is_let_pass, in_map = self.step.allow_failure and not self.unit.is_top_level, False
+        owner = self.outer.owner
+        while isinstance(owner, Controller):
+            action = owner.step.action
+            is_let_pass |= owner.step.allow_failure
+            if isinstance(action, Map):
+                is_let_pass |= action.on_item_failure == "skip"
+                in_map |= bool(action.max_failures or action.max_failures_percent)
+            owner = owner.outer.owner
+        if is_let_pass:
+            return ""
+        return "; raise max_iterations, then " + ("resume, or rerail dlq retry" if in_map else "resume")
 
     def _holds(self, option: str, expression: str, done: int) -> bool:
         """Return whether a condition holds; if not, or if it has no value, end the loop."""
