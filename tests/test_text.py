@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rerail.text import nearest
 from tests.conftest import Project
 
 
@@ -29,3 +30,20 @@ def test_what_a_step_prints_cannot_steer_the_terminal(project: Project, steering
     for text in shown:
         assert not set("\x1b\x9b\x07\r\u202e") & set(text), text
     assert "pwned" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("neds", "needs"),
+        ("nedes", "needs"),
+        ("stpes", "steps"),
+        ("aa", "a"),
+        ("b", ""),
+        ("wait", ""),
+        ("setup", ""),
+        ("", ""),
+    ],
+)
+def test_a_slip_of_the_keyboard_is_recognised_and_no_other_word(word: str, name: str) -> None:
+    assert nearest(word, ["needs", "steps", "with", "a"]) == name

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 
 MAX_CHARACTERS = 400
-MAX_CANDIDATES = 2_000
+MAX_CANDIDATES = 1_000
+MAX_EDITS = 15_000  # pairs of characters that a search compares
 
 # CSI … final byte; OSC, DCS and the like up to their end; any other two-character sequence.
 _ESCAPES = re.compile("(?:\033\\[|\x9b)[0-?]*[ -/]*[@-~]|\033[]PX^_][^\007\033]*(?:\007|\033\\\\)?|\033[ -/]*[0-~]")
@@ -27,11 +28,15 @@ def without_escapes(text: str) -> str:
 
 def nearest(word: str, names: Iterable[str]) -> str:
     """Return the name that a word is a slip of, by one to three edits depending on its length; '' if there is none."""
-    word, found, least = word[:100], "", 100
+    word, found, least, room = word[:100], "", 100, MAX_EDITS
+    letters = set(word.lower())
     for name in itertools.islice(names, MAX_CANDIDATES):
-        longer = max(len(word), len(name))
-        most = min(1 if longer < 5 else 2 if longer < 10 else 3, least - 1)
-        if abs(len(name) - len(word)) <= most:
+        shorter, longer = sorted((len(word), len(name)))
+        most = min(1 if shorter < 5 else 2 if shorter < 10 else 3, least - 1)
+        if abs(len(name) - len(word)) <= most and len(letters.difference(name.lower())) <= most:
+            room -= len(word) * len(name)
+            if room < 0:
+                break
             distance = _edits(word.lower(), name.lower())
             if distance <= most and distance < longer:
                 found, least = name, distance

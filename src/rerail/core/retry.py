@@ -13,7 +13,6 @@ import msgspec
 
 from rerail.core.model import Refusal, Retry, Step
 
-CANNOT_EXECUTE: Final = (126, 127)  # exit codes of shells: not executable, not found; retried only if `retry.on` asks
 MAX_REFUSALS: Final = 10  # in a row, with ever longer waits; after that each wait is LONG_WAIT
 MAX_LONG_REFUSALS: Final = 20  # in a row; after that a refusal is a failure like any other
 LONG_WAIT: Final = 900.0  # seconds, where the service did not say how long
@@ -91,8 +90,6 @@ def decide(step: Step, failure: FailureFacts, facts: RetryFacts) -> RetryDecisio
         return RetryDecision(delay=None, why="not a command that can be run")
     if policy.on and not any(_matches(condition, failure, limit) for condition in policy.on):
         return RetryDecision(delay=None, why="not listed in `retry.on`")
-    if failure.exit_code in CANNOT_EXECUTE and failure.type == "ExitCode" and not policy.on:
-        return RetryDecision(delay=None, why=f"exit code {failure.exit_code}: what cannot be executed is not retried")
     if facts.failures >= policy.attempts:
         why = f"all {policy.attempts} attempts failed" if policy.attempts > 1 else "no retry"
         return RetryDecision(delay=None, why=why)

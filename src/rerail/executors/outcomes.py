@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from rerail.core.model import Run
-from rerail.core.retry import CANNOT_EXECUTE
 from rerail.core.shell.programs import started_files
 from rerail.core.values import MAX_BYTES, clean, parse_captured
 from rerail.executors import channels
@@ -57,28 +56,28 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
     if code == 0:
         handed.outputs = {**ending.outputs, **handed.outputs}
         return _completed(attempt, handed, logs[0], common)
-    how = f"killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}{_HINTS.get(code, '')}"
+    how = f"killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}{_hint(attempt, code)}"
     if ending.check:
         return Outcome(status="failed", type="CheckFailed", message=f"check {how}: {ending.check}", **common)
     if handed.raised is not None:
         raised = handed.raised
         message = f"{raised.type}: {clean(raised.message)}" if raised.message else raised.type
         return Outcome(status="failed", type=raised.type, message=message, traceback=clean(raised.traceback), **common)
-    if code in CANNOT_EXECUTE and isinstance(attempt.action, Run):
-        how += _why_not_started(attempt, attempt.action.script)
     if code == -signal.SIGKILL:
         how += " (out of memory?)"
     return Outcome(status="failed", type="Killed" if code < 0 else "ExitCode", message=how, **common)
 
 
-def _why_not_started(attempt: Attempt, script: str) -> str:
-    """Return why a file that the script starts cannot be started, if there is one."""
-    for named in started_files(script):
+def _hint(attempt: Attempt, code: int) -> str:
+    """Return what an exit code of a shell means: why a file that the script starts cannot be started, if there is one."""
+    if code not in _HINTS or not isinstance(attempt.action, Run):
+        return ""
+    for named in started_files(attempt.action.script):
         problem = script_problem(os.path.join(attempt.cwd, named), named)
         if problem is not None:
             message, fix = problem
             return f": {message}" + (f" ({fix})" if fix else "")
-    return ""
+    return _HINTS[code]
 
 
 def _incomplete(logs: tuple[AttemptLog, AttemptLog]) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def read_action(fields: Fields, problems: Problems) -> Action:
     given = [kind for kind in KINDS if fields.has(kind)]
     if len(given) != 1:
         # A key that another tool has for one of them is reported by itself.
-        if isinstance(fields.node.value, dict) and (given or not _misspelled(fields)):
+        if isinstance(fields.node.value, dict) and (given or problems.many or not _misspelled(fields)):
             what = "has none" if not given else f"has {' and '.join(f'`{kind}`' for kind in given)}"
             problems.add(fields.node, f"{fields.what} needs exactly one of {', '.join(KINDS)}; it {what}")
         return Run(script="")
@@ -53,7 +53,7 @@ def read_action(fields: Fields, problems: Problems) -> Action:
 
 def _misspelled(fields: Fields) -> bool:
     known = (*OPTIONS, *KINDS, "with", "steps")
-    return any(meant(key, known) in KINDS for key in list(fields.node.value)[:100] if key not in known)
+    return any(meant(key, known) in KINDS for key in list(fields.node.value)[:20] if key not in known)
 
 
 def _plain(fields: Fields, kind: str, problems: Problems) -> Action:

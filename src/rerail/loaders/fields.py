@@ -29,6 +29,7 @@ class Problems:
     def __init__(self, path: str, *, strict: bool = False) -> None:
         self._path = path
         self._found: list[Diagnostic] = []
+        self._count = {"error": 0, "warning": 0}
         self._more = 0
         self._included: list[Problems] = []
         self.strict = strict  # whether warnings are looked for
@@ -63,15 +64,16 @@ class Problems:
         diagnostic = diagnostic._replace(file=self._path, line=line, column=column, end=end)
         if diagnostic in self._found:
             return  # an `env` that several steps share is checked for each
-        if self.many:
+        if self._count[diagnostic.severity] >= MAX_PROBLEMS:
             self._more += 1
         else:
+            self._count[diagnostic.severity] += 1
             self._found.append(diagnostic)
 
     @property
     def many(self) -> bool:
-        """Whether there are so many problems already that more would not be read."""
-        return len(self._found) >= MAX_PROBLEMS
+        """Whether there are so many errors already that more would not be read."""
+        return self._count["error"] >= MAX_PROBLEMS
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
@@ -83,7 +85,8 @@ class Problems:
             end = one.end or self.source.end(one.line, one.column)
             found.append(one._replace(file=path, source=source, end=min(end, len(source) + 1)))
         if self._more:
-            found.append(Diagnostic(message=f"and {self._more} more problems", file=path))
+            severity = "error" if self.failed else "warning"
+            found.append(Diagnostic(f"and {self._more} more problems", file=path, severity=severity, code="more"))
         return found + [one for inner in self._included for one in inner.diagnostics]
 
     @property

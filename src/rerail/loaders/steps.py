@@ -245,9 +245,10 @@ class StepReader:
         """Report needs without a step, and cycles; return whether there are none."""
         ids, prefix = {step.id for step in steps}, self._enclosing.prefix
         unknown = [(name, node) for name, node in needed if prefix + name not in ids]
+        there = sorted(step.local for step in steps) if unknown else []
         for name, node in unknown:
-            near = nearest(name, (step.local for step in steps))
-            names = "" if near else f" (steps: {', '.join(sorted(step.local for step in steps)[:12])})"
+            near = "" if self._problems.many else nearest(name, there)
+            names = "" if near else f" (steps: {', '.join(there[:12])})"
             fix = f"did you mean `{near}`?" if near else ""
             self._problems.add(node, f"unknown step `{name[:100]}`{names}", fix=fix, code="unknown-step")
         if unknown or any(need not in ids for step in steps for need in step.needs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 
 from rerail.text import nearest
 
@@ -69,10 +70,20 @@ def meant(key: str, names: Collection[str]) -> str:
     for name in names:
         if _plain(name) == plain:
             return name
-    for name, words in _SYNONYMS.items():
-        if name in names and plain in map(_plain, words.split()):
+    for name in _meanings().get(plain, ()):
+        if name in names:
             return name
     return nearest(key, names)
+
+
+@cache
+def _meanings() -> dict[str, list[str]]:
+    """Return the keys that a word of another tool may mean."""
+    meanings: dict[str, list[str]] = {}
+    for name, words in _SYNONYMS.items():
+        for word in words.split():
+            meanings.setdefault(_plain(word), []).append(name)
+    return meanings
 
 
 def _plain(name: str) -> str:

@@ -13,6 +13,7 @@ _LONGEST_QUOTED = 60
 _NAMES = {"[": "a list", "{": "a mapping"}
 _CLOSING = {"[": "]", "{": "}"}
 _NEVER_FIRST = "@`%,]}*&!|>"
+_TEXTS = ("run", "content", "prompt", "message", "description", "command")  # keys with a text of several lines
 LOOK_BACK = 500  # lines above that are read for their indentation
 
 
@@ -89,9 +90,9 @@ def _value(stop: Stop, here: _Line, char: str) -> SyntaxProblem | None:
     if value[0] in _NAMES and inside > 0 and "flow" not in stop.context:
         message = f"text after `{_CLOSING[value[0]]}`: a value that begins with `{value[0]}` is {_NAMES[value[0]]}"
         return SyntaxProblem(stop.line, stop.column, message, f"quote it{_example(here)}, or {_block(here)}", 0)
-    if 0 <= inside <= 1 and value[0] in _NEVER_FIRST and stop.line != stop.context_line + 1:
-        message = f"a value cannot begin with `{value[0]}`"
-        return SyntaxProblem(stop.line, at + 1, message, f"quote it{_example(here)}", 1)
+    if (0 <= inside <= 1 and value[0] in _NEVER_FIRST) or (value[0] == "!" and inside > 0):
+        first = "a backtick" if value[0] == "`" else f"`{value[0]}`"
+        return SyntaxProblem(stop.line, at + 1, f"a value cannot begin with {first}", f"quote it{_example(here)}", 1)
     if inside == 0 and re.match(r"[-?]\s", value) and here.key:
         message = f"a value cannot begin with `{value[0]} `"
         return SyntaxProblem(stop.line, at + 1, message, f"quote it{_example(here)}, or put a list on the lines below", 1)
@@ -106,6 +107,7 @@ def _flow(source: SourceText, stop: Stop, char: str) -> SyntaxProblem | None:
     if "flow" not in stop.context:
         return None
     text = source.line(stop.line)
+    here, outer = _line(text), _line(source.line(stop.context_line))
     begin = source.line(stop.context_line)[stop.context_column - 1 : stop.context_column]
     end = _CLOSING.get(begin, "]")
     around = f"{begin}…{end}"
@@ -123,7 +125,7 @@ def _flow(source: SourceText, stop: Stop, char: str) -> SyntaxProblem | None:
         message = f"`${{{{ … }}}}` inside `{around}` must be quoted"
         fix = f"write {_in_quotes(whole)}" if _in_quotes(whole) else "quote the whole value"
         return SyntaxProblem(stop.line, start + 1, message, fix, len("${{"))
-    if char == ":":
+    if char == ":" and not (stop.line > stop.context_line and here.indent <= outer.indent):
         fix = f"quote the value, or write the keys on lines of their own instead of in `{around}`"
         return SyntaxProblem(stop.line, stop.column, f"`: ` inside a plain value in `{around}`", fix)
     if char and char in "]}" and char != end:
@@ -150,8 +152,8 @@ def _layout(source: SourceText, stop: Stop, here: _Line, char: str) -> SyntaxPro
         return _without_colon(source, number)
     width = max(len(source.line(stop.line).strip()), 1)
     if here.indent > last.begin and last.value:
-        message = f"indented by {here.indent}; line {number} above by {last.begin}"
-        more = f", or write `{last.key}: |` to give it several lines" if last.key else ""
+        message = f"indented by {here.indent}, line {number} above by {last.begin}"
+        more = f", or write `{last.key}: |` to give it several lines" if last.key in _TEXTS else ""
         return SyntaxProblem(stop.line, here.begin + 1, message, f"indent it by {last.begin}{more}", width)
     levels: dict[int, bool] = {}
     for _, line in above:
@@ -163,7 +165,8 @@ def _layout(source: SourceText, stop: Stop, here: _Line, char: str) -> SyntaxPro
         fix = f"begin it with `- `, or indent it by {here.indent + 2} to put it into the entry above"
         return SyntaxProblem(stop.line, here.begin + 1, "an entry of this list begins with `- `", fix, width)
     known = sorted(levels)
-    near = min(known, key=lambda level: abs(level - here.indent))
+    alike = [level for level in known if levels[level] == (here.begin > here.indent)]  # entries, or keys
+    near = min(alike or known, key=lambda level: abs(level - here.indent))
     message = f"indented by {here.indent}, which fits no line above ({' or '.join(map(str, known[-4:]))})"
     return SyntaxProblem(stop.line, here.indent + 1, message, f"indent it by {near}", width)
 
@@ -172,6 +175,8 @@ def _without_colon(source: SourceText, number: int) -> SyntaxProblem:
     text = source.line(number)
     line = _line(text)
     words = text[line.begin :].strip()
+    if words in ("---", "..."):
+        return SyntaxProblem(number, 1, "a second document; a pipeline file has one", "remove this line", 3)
     key, _, rest = words.partition(" ")
     fix = f"write `{key[:40]}: {rest[:40]}`" if re.fullmatch(r"[\w-]+", key) and rest else "a key ends with `:`"
     if re.fullmatch(r"[\w-]+", words):

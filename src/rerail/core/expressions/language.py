@@ -183,7 +183,7 @@ def _check_names(expression: str, tree: Any, visible: VisibleNames) -> Finding |
 def _unknown_root(name: str, expression: str, visible: VisibleNames) -> Finding:
     for step in visible.all_steps:
         if "-" in step and f"steps.{step}" in expression.replace(" ", ""):
-            message, fix = f"write steps['{step}']: an id with `-` needs brackets", f"write `steps['{step}']`"
+            message, fix = "an id with `-` needs brackets", f"write `steps['{step}']`"
             return _finding(message, fix, expression, f"steps.{step}", "unknown-name")
     if name in _SOMEWHERE and name not in visible.params and name not in visible.all_steps:
         message = f"`{name}` exists only in {_SOMEWHERE[name]}"

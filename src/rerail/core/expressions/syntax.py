@@ -36,6 +36,7 @@ _FOREIGN = {
 }
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 _OPERATORS = frozenset("+ - * / // % ** ~ | . , == != < > <= >= and or not in is if else".split())
+_UNARY = ("not", "-", "+")
 
 
 class Finding(NamedTuple):
@@ -64,7 +65,9 @@ def explain(expression: str, reason: str) -> Finding:
             if not opened or _OPEN[opened[-1][0]] != token[0]:
                 return Finding(f"`{token}` closes nothing", "remove it, or open it before", at, token)
             opened.pop()
-        if before in _OPERATORS and (token in _OPEN.values() or (token in _OPERATORS and token not in ("not", "-", "+"))):
+        if (token in _OPERATORS and not number and token not in _UNARY) or (before, token) == (".", "."):
+            return Finding(f"a value is missing before `{token}`", "", at, token)
+        if before in _OPERATORS and (token in _OPEN.values() or (token in _OPERATORS and token not in _UNARY)):
             beside = f"`{before} {token}`" if token in _OPERATORS and before != token else f"`{before}`"
             if not (before == "is" or token == "." or before == "," or (before, token) == ("not", "in")):
                 return Finding(f"a value is missing after {beside}", "", at, token)
