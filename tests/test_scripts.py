@@ -10,6 +10,7 @@ import pytest
 from rerail.scripts import script_problem
 
 
+@pytest.mark.privileges
 @pytest.mark.parametrize(
     ("content", "mode", "words", "fix"),
     [

@@ -56,7 +56,7 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
     if code == 0:
         handed.outputs = {**ending.outputs, **handed.outputs}
         return _completed(attempt, handed, logs[0], common)
-    how = f"killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}{_hint(attempt, code)}"
+    how = f"killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}{_hint(attempt, ending)}"
     if ending.check:
         return Outcome(status="failed", type="CheckFailed", message=f"check {how}: {ending.check}", **common)
     if handed.raised is not None:
@@ -68,16 +68,17 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
     return Outcome(status="failed", type="Killed" if code < 0 else "ExitCode", message=how, **common)
 
 
-def _hint(attempt: Attempt, code: int) -> str:
-    """Return what an exit code of a shell means: why a file that the script starts cannot be started, if there is one."""
-    if code not in _HINTS or not isinstance(attempt.action, Run):
-        return ""
+def _hint(attempt: Attempt, ending: ProcessEnd) -> str:
+    """Return the meaning of an exit code of a shell: the reason why a file that the script starts cannot be started, if any."""
+    hint = _HINTS.get(ending.code, "")
+    if not hint or ending.check or not isinstance(attempt.action, Run):
+        return hint
     for named in started_files(attempt.action.script):
         problem = script_problem(os.path.join(attempt.cwd, named), named)
         if problem is not None:
             message, fix = problem
             return f": {message}" + (f" ({fix})" if fix else "")
-    return _HINTS[code]
+    return hint
 
 
 def _incomplete(logs: tuple[AttemptLog, AttemptLog]) -> tuple[str, ...]:
