@@ -10,8 +10,11 @@ import pytest
 
 from rerail import durable
 from rerail.core.masking import Mask
+from rerail.core.unit_id import UnitId
 from rerail.executors.local import LocalExecutor
+from rerail.ports import ProcessWork
 from rerail.testing import ExecutorContract
+from rerail.testing.executor_contract import attempt, gathered, script
 from tests.conftest import Project
 from tests.patched import life
 
@@ -37,6 +40,44 @@ def executor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalEx
 
 class TestLocalExecutor(ExecutorContract):
     pass
+
+
+class Listener:
+    """Listener that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: dict[tuple[UnitId, int, str], list[bytes]] = {}
+
+    def take(self, unit: UnitId, attempt: int, stream: str, data: bytes) -> None:
+        self.heard.setdefault((unit, attempt, stream), []).append(data)
+
+
+def test_a_listener_is_told_what_is_logged_and_where_it_ends(tmp_path: Path) -> None:
+    listener = Listener()
+    executor = LocalExecutor(
+        lambda name: durable.open_log(str(tmp_path / name)),
+        inline=True, environ=os.environ, mask=Mask(("hush-9f3a",)), invocation="invocation-x", listener=listener,
+    )  # fmt: skip
+    try:
+        check = ProcessWork(argv=("/bin/sh", "-c", "echo checked"), label="check")
+        executor.start(
+            attempt("a", tmp_path, checks=(check,)),
+            script("printf hush-; sleep 0.05; echo 9f3a; echo oh >&2; printf end"),
+        )
+        executor.start(attempt("b", tmp_path, number=2), script("exit 3"))
+        gathered(executor, 2)
+    finally:
+        executor.close()
+    heard = {key: b"".join(pieces) for key, pieces in listener.heard.items()}
+
+    assert heard == {
+        (UnitId("a"), 1, "out"): (tmp_path / "a.1.out").read_bytes(),
+        (UnitId("a"), 1, "err"): b"oh\n",
+        (UnitId("b"), 2, "out"): b"",
+        (UnitId("b"), 2, "err"): b"",
+    }
+    assert heard[UnitId("a"), 1, "out"] == b"***\nendchecked\n"
+    assert all(pieces[-1] == b"" and b"" not in pieces[:-1] for pieces in listener.heard.values())
 
 
 BLIND_ONCE = """

@@ -240,8 +240,9 @@ def complain(message: str, hint: str, found: Sequence[Diagnostic] = (), *, sever
     try:
         # With the colours: only for errors.
         from rerail.cli.render.diagnostics import shown, shown_message
+        from rerail.cli.render.streams import inert
 
-        lines = shown(found) if found else shown_message(message, severity)
+        lines = [inert(line) for line in (shown(found) if found else shown_message(message, severity))]
     except Exception:  # noqa: BLE001 - without memory nothing can be imported
         lines = [one_line(f"rerail: {severity}{': ' if severity else ''}{message}", 1000)]
     if hint:

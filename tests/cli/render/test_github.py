@@ -101,3 +101,10 @@ def test_a_warning_is_an_annotation_or_a_line_not_both(job: Project) -> None:
     assert [line for line in lines if "no items" in line] == [
         "::warning::m: no items, so nothing of it runs; `min_items: 1` makes that a failure"
     ]
+
+
+def test_the_text_of_an_error_is_no_command(job: Project) -> None:
+    done = job.rerail("run", "##[add-mask]x.yaml", check=2)
+
+    assert "add-mask" in done.stderr
+    assert commands(done.stderr) == []
