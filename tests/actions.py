@@ -8,6 +8,7 @@ a cache has a key that is never written twice; it is found by its key, else the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -203,10 +204,14 @@ class Job:
                 cwd=self.workspace / place, env={**self.env, **step["env"], **{name: str(path) for name, path in files.items()}},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-            if cancel_when is not None:
-                eventually(lambda: cancel_when() or process.poll() is not None, "the time to cancel")
-                self._cancel(process, patient=patient)
-            process.wait()
+            try:
+                if cancel_when is not None:
+                    eventually(lambda: cancel_when() or process.poll() is not None, "the time to cancel")
+                    self._cancel(process, patient=patient)
+                process.wait()
+            finally:  # of a test that failed nothing is left
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             log.seek(0)
             self.log += log.read()
         self.env["PATH"] = os.pathsep.join([*files["GITHUB_PATH"].read_text().split(), self.env["PATH"]])
@@ -219,7 +224,9 @@ class Job:
         """End a step as a runner does: only the process that it started gets the signals; the last ends all that is left."""
         process.send_signal(signal.SIGINT)
         if patient:
-            process.wait()  # less than 7.5 s, on a machine that is not loaded
+            eventually(
+                lambda: process.poll() is not None, "the end of the step"
+            )  # in 7.5 s, if the machine is not loaded
             return
         process.send_signal(signal.SIGTERM)
         process.kill()

@@ -167,4 +167,5 @@ def test_an_output_that_is_too_large_is_left_out(capfd: pytest.CaptureFixture[st
     text = output_lines("r", "completed", {"big": "x" * (job_report.MAX_OUTPUT + 1), "small": "y"})
 
     assert set(outputs(text)) == {"run-id", "status", "small"}
+    assert len({line.partition("<<")[2] for line in text.splitlines() if "<<" in line}) == 3  # none can be foreseen
     assert "the output big is too large" in capfd.readouterr().err
