@@ -69,7 +69,7 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
 
 
 def _hint(attempt: Attempt, ending: ProcessEnd) -> str:
-    """Return the meaning of an exit code of a shell: the reason why a file that the script starts cannot be started, if any."""
+    """Return the meaning of an exit code of a shell; if a file that the script starts is at fault, the reason."""
     hint = _HINTS.get(ending.code, "")
     if not hint or ending.check or not isinstance(attempt.action, Run):
         return hint

@@ -109,7 +109,7 @@ class Expressions:
         before = self._problems.work
         # Parsing one takes longer than in proportion to its length.
         self._problems.work += 1 if language.is_path(expression) else COMPLEX + len(expression) ** 2 // 50
-        if before > MAX_WORK:
+        if before > MAX_WORK or self._problems.many:
             return
         problem = language.check(expression, self._visible)
         if self._problems.work > MAX_WORK and problem is None:
