@@ -416,3 +416,73 @@ def test_a_clean_up_that_is_cut_off_after_the_no_was_taken_back_goes_on(project:
     after = project.ledger()[2:]
     assert sorted(after) == ["clean", "cleaned", "slow", "then"]
     assert after.index("cleaned") < after.index("then")
+
+
+def test_a_rejected_step_has_outputs_for_its_dependants_and_hooks(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - {id: ok, approve: sure?, allow_failure: true}
+  - {id: ship, when: steps.ok.outputs.approved, run: 'echo shipped >> $LEDGER'}
+  - {id: mend, when: not steps.ok.outputs.approved, run: 'echo ${{ steps.ok.outputs.reason }} >> $LEDGER'}
+  - id: last
+    approve: really?
+    on_failure: [{run: 'echo hook-${{ steps.last.outputs.reason }} >> $LEDGER'}]
+finally:
+  - {run: 'echo ${{ steps.last.outputs.approved }}-${{ steps.last.status }} >> $LEDGER'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    project.rerail("reject", "r", "ok", "-m", "too-long", check=0)
+    project.rerail("resume", "r", check=5)
+    project.rerail("reject", "r", "last", "-m", "no", check=0)
+    project.rerail("resume", "r", check=1)
+
+    assert project.ledger() == ["too-long", "hook-no", "false-failed"]
+
+
+def test_a_loop_that_revises_ends_once_it_is_approved(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: draft
+    loop: {max_iterations: 3, until: steps.ok.outputs.approved}
+    steps:
+      - {id: write, run: 'echo "${{ loop.iteration }}:${{ steps.ok.outputs.reason | default("first") }}" >> $LEDGER'}
+      - {id: ok, approve: good?, allow_failure: true}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    project.rerail("reject", "r", "draft/ok[1]", "-m", "longer", check=0)
+    project.rerail("resume", "r", check=5)
+    project.rerail("approve", "r", "draft/ok[2]", check=0)
+    project.rerail("resume", "r", check=0)
+
+    assert project.ledger() == ["1:first", "2:longer"]
+
+
+def test_a_step_that_failed_shows_no_outputs_of_an_earlier_completion(project: Project) -> None:
+    project.pipeline("""
+params: {n: 1}
+steps:
+  - {id: a, run: 'echo v=old >> $RERAIL_OUTPUT; test ! -e broken'}
+  - {id: b, run: 'exit 1'}
+finally:
+  - {run: 'echo ${{ steps.a.outputs.v | default("none") }} >> $LEDGER'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=1)
+    (project.root / "broken").touch()
+    project.rerail("resume", "r", "--from", "a", check=1)
+
+    assert project.ledger() == ["old", "none"]
+
+
+def test_a_fork_shares_the_outputs_of_a_rejection_that_was_allowed(project: Project) -> None:
+    project.pipeline("""
+params: {n: 1}
+steps:
+  - {id: ok, approve: sure?, allow_failure: true}
+  - {id: b, run: 'echo ${{ steps.ok.outputs.approved }}-${{ params.n }} >> $LEDGER'}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=5)
+    project.rerail("reject", "r", "ok", check=0)
+    project.rerail("resume", "r", check=0)
+    project.rerail("fork", "r", "--from", "b", "-p", "n=2", check=0)
+
+    assert project.ledger() == ["false-1", "false-2"]

@@ -302,7 +302,7 @@ class Model:
         if answer == "approved":
             return Result(DONE, "true", churn=churn)
         if answer == "rejected":
-            return Result(ALLOWED if step.allow_failure else FAILED)
+            return Result(ALLOWED, "false") if step.allow_failure else Result(FAILED)
         return Result(WAITING)
 
     def _plain(self, step: Step, path: str, scope: str, words: list[str], mode: str, churn: int) -> Result:

@@ -263,6 +263,7 @@ class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_
     allowed: bool = False
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
+    outputs: dict[str, Any] = {}  # of a rejected `approve` step: the answer
     output: str = ""
     why: str = ""  # why another attempt follows, and when
     refused: str = ""  # kind of refusal by a service: a retry policy does not count it as a failure

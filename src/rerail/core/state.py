@@ -282,8 +282,10 @@ def _failed(state: RunState, unit: UnitState, seq: int, event: ev.StepFailed) ->
         # Dependants see it now, without outputs: that is a product too, and a different one.
         unit.changed_seq = seq
         unit.settled_seq = unit.settled_seq or seq
-        unit.outputs = {}
+        unit.outputs = event.outputs
         unit.artifacts = ()
+    elif event.outputs:
+        unit.outputs = event.outputs
     unit.because = None
     unit.retry_at = event.retry_at
     unit.retry_in = event.retry_in
@@ -449,6 +451,7 @@ def _inherited(state: RunState, unit: UnitState, seq: int, event: ev.StepInherit
     if event.failed is not None:
         unit.error = event.failed
         unit.allowed = True
+        unit.outputs = event.outputs
     elif not event.skipped:
         unit.completed_seq = event.rank or seq
         unit.completions = 1

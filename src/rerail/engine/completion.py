@@ -111,6 +111,7 @@ class CompletionRecorder:
                 allowed=allowed,
                 metrics=outcome.metrics,
                 models=outcome.models,
+                outputs=outcome.outputs if isinstance(task.step.action, Approve) else {},
                 output=outcome.output,
                 why=decision.why if delay is not None else "",
                 refused=decision.refused,

@@ -14,7 +14,7 @@ from rerail.core.compaction import is_pipeline
 from rerail.core.events import Approval, Failure
 from rerail.core.expressions import placeholders
 from rerail.core.expressions.language import ExpressionError, evaluate
-from rerail.core.expressions.render import Rendered, command_of, directory, mentioned, rendered, shell
+from rerail.core.expressions.render import REJECTED, Rendered, command_of, directory, mentioned, rendered, shell
 from rerail.core.model import Approve, Call, Run, Step
 from rerail.core.retry import FailureFacts, patterns
 from rerail.core.state import RunState
@@ -167,7 +167,9 @@ def approval_outcome(unit: UnitId, approval: Approval | None) -> Outcome:
     if approval.approved:
         return Outcome(unit=unit, status="ok", duration=0.0, outputs=said)
     message = f"rejected by {approval.by}" + (f": {approval.reason}" if approval.reason else "")
-    return Outcome(unit=unit, status="failed", duration=0.0, type="Rejected", message=message, retryable=False)
+    return Outcome(
+        unit=unit, status="failed", duration=0.0, type=REJECTED, message=message, retryable=False, outputs=said
+    )
 
 
 def failure_facts(step: Step, outcome: Outcome, find: Find) -> tuple[FailureFacts, tuple[str, ...]]:

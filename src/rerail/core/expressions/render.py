@@ -16,6 +16,7 @@ from rerail.core.shell import lexer, quoting
 from rerail.core.state import RunState
 from rerail.core.unit_id import UnitId
 
+REJECTED = "Rejected"  # type of the failure of an `approve` step
 ITEM = "RERAIL_ITEM"  # the variable that holds an item as JSON
 
 
@@ -57,7 +58,9 @@ class StepResults(Mapping[str, Any]):
         unit = self._state.unit(self._lookup(step))
         done = unit.status == "completed"
         exit_code = 0 if done else unit.error.exit_code if unit.error else None
-        outputs = StepOutputs(unit.outputs if done else {}, step, unit.status)
+        # A step that failed has outputs if it was rejected; those of an earlier completion are not its outputs any more.
+        answered = unit.status == "failed" and unit.error is not None and unit.error.type == REJECTED
+        outputs = StepOutputs(unit.outputs if done or answered else {}, step, unit.status)
         return {"outputs": outputs, "status": unit.status, "exit_code": exit_code}
 
     def __iter__(self) -> Iterator[str]:
