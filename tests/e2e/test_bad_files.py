@@ -20,10 +20,12 @@ from tests.e2e.test_hostile_input import FILES
 ROOT = Path(__file__).parent.parent.parent
 GOOD = [
     *sorted(path.read_text() for path in (ROOT / "examples").rglob("*.yaml")),
-    "params: {n: 1, topic: {required: true}}\nsteps:\n  - {id: a, run: 'echo ${{ params.topic }}'}\n"
-    "  - id: m\n    map: {over: [1, 2], key: '${{ item }}', parallel: 2}\n    steps:\n      - run: ./x.sh ${{ item }}\n"
-    "  - id: l\n    loop: {max_iterations: 3, until: \"steps.t.outputs.n == '3'\"}\n    steps:\n      - id: t\n"
-    '        run: |\n          echo "n=${{ loop.iteration }}" >> $RERAIL_OUTPUT\n  - approve: really?\n',
+    (
+        "params: {n: 1, topic: {required: true}}\nsteps:\n  - {id: a, run: 'echo ${{ params.topic }}'}\n"
+        "  - id: m\n    map: {over: [1, 2], key: '${{ item }}', parallel: 2}\n    steps:\n      - run: ./x.sh ${{ item }}\n"
+        "  - id: l\n    loop: {max_iterations: 3, until: \"steps.t.outputs.n == '3'\"}\n    steps:\n      - id: t\n"
+        '        run: |\n          echo "n=${{ loop.iteration }}" >> $RERAIL_OUTPUT\n  - approve: really?\n'
+    ),
 ]
 PIECES = [
     *"\t \n:-{}[]'\"|>&*!%@`#,?=$\\\r\0\x07\x85\u2028\u202e\U0001f600日",
