@@ -101,8 +101,8 @@ class BadRunId(UsageError):
 
     def __init__(self, run_id: str, why: str) -> None:
         super().__init__(
-            f"{run_id[:70]!r} cannot be a run id: {why}",
-            hint="use letters, digits, '.', '_' and '-', 64 at most, starting with a letter or digit",
+            f"invalid run id {run_id[:70]!r}: {why}",
+            hint="rerail run PIPELINE --id ID",
         )
 
 

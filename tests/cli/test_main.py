@@ -38,7 +38,7 @@ def test_help_and_version_work_anywhere(project: Project) -> None:
         (("frobnicate",), 2, "No such command"),
         (("run",), 2, "no pipeline.yaml"),
         (("run", "p.yaml", "--parallel", "0"), 2, "--parallel"),
-        (("run", "p.yaml", "--id", "../x"), 2, "cannot be a run id"),
+        (("run", "p.yaml", "--id", "../x"), 2, "invalid run id"),
         (("run", "p.yaml", "--id", "last"), 2, "reserved"),
         (("run", "p.yaml", "-p", "x"), 2, "not NAME=VALUE"),
         (("run", "p.yaml", "-p", "x=1"), 2, "no param `x`"),

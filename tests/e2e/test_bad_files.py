@@ -18,8 +18,9 @@ from rerail.loaders.yaml import inspected
 from tests.e2e.test_hostile_input import FILES
 
 ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted(path.read_text() for path in (ROOT / "examples").rglob("*.yaml"))
 GOOD = [
-    *sorted(path.read_text() for path in (ROOT / "examples").rglob("*.yaml")),
+    *EXAMPLES,
     (
         "params: {n: 1, topic: {required: true}}\nsteps:\n  - {id: a, run: 'echo ${{ params.topic }}'}\n"
         "  - id: m\n    map: {over: [1, 2], key: '${{ item }}', parallel: 2}\n    steps:\n      - run: ./x.sh ${{ item }}\n"

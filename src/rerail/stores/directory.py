@@ -60,7 +60,7 @@ _owner = msgspec.json.Decoder(Owner)
 def check_run_id(run_id: str) -> str:
     """Return the id if it is valid. Raises BadRunId."""
     if not RUN_ID.fullmatch(run_id):
-        raise BadRunId(run_id, "invalid characters or length")
+        raise BadRunId(run_id, "use letters, digits, . _ -; at most 64, and a letter or digit first")
     if run_id in RESERVED_IDS:
         raise BadRunId(run_id, "the name is reserved")
     return run_id
