@@ -96,6 +96,7 @@ def test_warnings_do_not_fail_unless_they_are_to(project: Project) -> None:
     assert "p.yaml: OK (5 steps, 1 param)\n" in shown
 
 
+@pytest.mark.privileges
 def test_scripts_that_cannot_be_started_are_warned_about(project: Project) -> None:
     scripts = {"fine.sh": b"#!/bin/sh\n", "crlf.sh": b"#!/bin/sh\r\n", "odd.sh": b"#!/no/such\n", "plain.sh": b"echo\n"}
     for name, content in scripts.items():
