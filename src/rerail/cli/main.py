@@ -87,6 +87,8 @@ SYNONYMS = {
 INTERNAL_ERROR = 70
 OUT_OF_RESOURCES = 6  # as for all other causes that keep a run from being recorded; it can be resumed
 
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # its message is the help; since click 8.2
+
 
 class Commands(click.Group):
     """Command group whose commands are imported on use."""
@@ -229,6 +231,9 @@ def _called(arguments: list[str]) -> int:
         return StateError.exit_code if _is_state(str(error.filename or "")) else 1
     except click.exceptions.Exit as request:
         return request.exit_code
+    except _NO_ARGUMENTS as error:
+        sys.stderr.write(error.format_message() + "\n")
+        return 2
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "rerail"
         complain(error.format_message(), f"{where} --help")

@@ -28,7 +28,7 @@ def main() -> int:
             result = asyncio.run(result)
         if result is not None:
             if not isinstance(result, dict):
-                raise TypeError(f"{target} returned a {type(result).__name__}; outputs are a dict or None")
+                raise TypeError(f"{target} returned {type(result).__name__}; outputs are a dict or None")
             line = json.dumps(result, allow_nan=False)
             if json.loads(line) != result:
                 raise TypeError(f"{target} returned values that JSON would alter")

@@ -9,10 +9,12 @@ import msgspec
 
 from rerail.cli.options import complete_step, find_run_and_step, json_option, open_store, run_argument, store_option
 from rerail.cli.render.events import sentence
-from rerail.cli.render.streams import print_json, printable
+from rerail.cli.render.streams import STDOUT, print_json, printable, wrapped
 from rerail.core.events import Event, UnitEvent
 from rerail.core.unit_id import UnitId
 from rerail.errors import UsageError
+
+_INDENT = 41  # where the words of an event begin
 
 
 @click.command(epilog="Example: rerail history last publish")
@@ -27,7 +29,7 @@ from rerail.errors import UsageError
 def history(
     run_name: str | None, step: str | None, item: str | None, named: str | None, as_json: bool, store_url: str | None
 ) -> int:
-    """Show every event of a run, or of one step with everything inside it, oldest first."""
+    """Show every event of a run, or of one step with everything inside it: oldest first, with --json newest first."""
     store = open_store(store_url)
     run_id, (step, item) = find_run_and_step(store, run_name, step, item)
     if step is not None and named is not None:
@@ -39,9 +41,12 @@ def history(
     if as_json:
         print_json([{"seq": seq, **msgspec.to_builtins(event)} for seq, event in reversed(records)])
         return 0
+    zone = records[-1][1].at.astimezone().strftime("%Z") if records else ""
+    sys.stdout.write(f"  SEQ  {f'TIME ({zone})':<19}  EVENT\n")
     for seq, event in records:
         at = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        sys.stdout.write(printable(f"{seq:>5}  {at}  {sentence(event)}") + "\n")
+        line = printable(f"{seq:>5}  {at}  {sentence(event)}")
+        sys.stdout.write(wrapped(line, STDOUT, indent=_INDENT) + "\n")
     return 0
 
 

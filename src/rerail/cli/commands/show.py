@@ -29,7 +29,7 @@ from rerail.core.items import STATUS
 from rerail.core.money import totals_by_step
 from rerail.core.state import RunState, shown_status
 from rerail.core.unit_id import UnitId
-from rerail.ports import Store
+from rerail.ports import LoadedRun, Store
 
 
 @click.command(epilog="Example: rerail show last, or of an item: rerail show last sections intro")
@@ -92,6 +92,7 @@ def _show_run(store: Store, run_id: str, *, as_json: bool) -> int:
         data["owner"] = owner_fields(ownership)
         print_json(data)
         return 0
+    _evaluate_questions(checkpoint, store, recording)
     portrait = RunView(checkpoint, status, out_look(), totals_by_step(recording.state))
     notices = () if ownership.alive else recording.notices
     following = "" if recording.state.status == "completed" else next_command(run_id, recording.state, store_flag(store))
@@ -118,6 +119,24 @@ def _count_up_to_now(checkpoint: Checkpoint, state: RunState, seen: LastSeen) ->
             if seen.at is not None:
                 elapsed = max(elapsed, (seen.at - step.started_at).total_seconds())
             step.duration_seconds = max(elapsed, 0.0)
+
+
+def _evaluate_questions(checkpoint: Checkpoint, store: Store, recording: LoadedRun) -> None:
+    """Put values into the questions of pending `approve` steps where these are known already; drop the other ones."""
+    templates = [one for one in checkpoint.steps if one.kind == "approve" and "${{" in one.command]
+    if not templates:
+        return
+    from rerail.app.masking import secrets_of  # expressions: only for questions that hold some
+    from rerail.app.planning import scope_of
+    from rerail.core.expressions.language import ExpressionError, render
+
+    scope = scope_of(recording, store.directory(checkpoint.run_id))
+    mask = secrets_of(store, recording)
+    for step in templates:
+        try:
+            step.command = mask.text(render(step.command, scope))
+        except ExpressionError:
+            step.command = "approve: "
 
 
 def _drop_internal(data: dict[str, Any]) -> None:

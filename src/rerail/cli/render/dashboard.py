@@ -24,7 +24,7 @@ Line = list[Span]
 
 SPINNER = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
 BAR = 10
-WIDEST_NAME = 32
+WIDEST_WORKER = 32
 
 
 class AttemptGlance(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +57,7 @@ class Dashboard:
         self._look = look
         self._hooks = {hook.id for step in pipeline.steps for hook in step.on_failure}
         names = [step.id for step in self._steps] + [hook.id for hook in pipeline.finally_]
-        widest = max((*map(len, names), *(len(hook) + 2 for hook in self._hooks)), default=0)
-        self._name_width = min(widest, WIDEST_NAME)
+        self._name_width = max((*map(columns, names), *(columns(hook) + 2 for hook in self._hooks)), default=0)
         self._first_seen: dict[str, tuple[int, datetime]] = {}  # closed items of maps when they were first drawn
 
     def lines(self, frame: DashboardFrame, width: int, height: int) -> list[Line]:
@@ -158,7 +157,10 @@ class Dashboard:
             doing = step_within(unit.step, step.id)
             text = one_line(f"{unit.item or ''}  {doing}".strip(), 200)
             seen = frame.glimpses[unit]
-            line: Line = [("     ", ""), (fitted(text, max(self._name_width, WIDEST_NAME), self._look), "")]
+            line: Line = [
+                ("     ", ""),
+                (fitted(text, min(max(self._name_width, WIDEST_WORKER), max(width // 2, 8)), self._look), ""),
+            ]
             line.append((f"  {self._elapsed(known, frame)}", "dim"))
             if seen.progress is not None:
                 line.append((f"  {self._bar(seen.progress)}", "cyan"))
@@ -204,8 +206,10 @@ class Dashboard:
 
     def _details(self, step: Step, unit: UnitState, status: str, frame: DashboardFrame) -> list[Span]:
         spans: list[Span] = []
-        if step.retry.attempts > 1 and (unit.failures or unit.attempts > 1):
-            spans.append((f"attempt {unit.attempts} of {max(step.retry.attempts, unit.attempts)}", "yellow"))
+        if step.retry.attempts > 1 and unit.failures and not isinstance(step.action, Approve):
+            # Interruptions and refusals are not attempts of the policy.
+            counted = min(unit.failures + (status in ("running", "completed")), step.retry.attempts)
+            spans.append((f"attempt {counted} of {step.retry.attempts}", "yellow"))
         elif unit.attempts > 1:
             spans.append((f"attempt {unit.attempts}", "yellow"))
         if unit.items is not None:
@@ -213,7 +217,7 @@ class Dashboard:
         match status:
             case "running":
                 spans += self._glimpse(step, unit, frame) if unit.items is None else []
-                spans.append((dollars(self._inside(step, unit, frame)) if unit.items else "", "dim"))
+                spans.append((dollars(self._inside(step, unit, frame)) if step.is_controller else "", "dim"))
             case "waiting":
                 left = max((unit.retry_at - frame.now).total_seconds(), 0.0) if unit.retry_at else 0.0
                 why = f"{unit.reason}: {_message(unit)}" if unit.refusals else _message(unit)
@@ -225,16 +229,18 @@ class Dashboard:
             case "pending":
                 spans.append((self._waiting_for(step, frame), "dim"))
             case _:
-                spans.append((dollars(unit.metrics.get("cost_usd", 0)), "dim"))
+                spans.append((dollars(self._inside(step, unit, frame)), "dim"))
         return spans
 
     @staticmethod
     def _inside(step: Step, unit: UnitState, frame: DashboardFrame) -> float:
-        """Return the cost of a map or loop so far: closed items, open ones, attempts in flight."""
+        """Return the cost of a step so far: closed items, open ones and steps inside it, attempts in flight."""
+        if not step.is_controller:
+            return unit.metrics.get(COST, 0)
         inside = [
             known.metrics.get(COST, 0)
             for inner, known in frame.state.units.items()
-            if inner.item is not None and is_step_within(inner.step, step.id)
+            if inner != (step.id, None) and is_step_within(inner.step, step.id)
         ]
         running = [seen.cost for inner, seen in frame.glimpses.items() if top_step(inner.step) == step.id]
         return total((unit.metrics.get(COST, 0), *inside, *running))

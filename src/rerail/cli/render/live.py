@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rerail.cli.render.dashboard import Dashboard, DashboardFrame, Line
 from rerail.cli.render.events import sentence
 from rerail.cli.render.probe import AttemptProbe
-from rerail.cli.render.streams import STDERR, say
+from rerail.cli.render.streams import STDERR, say, wrapped
 from rerail.cli.render.terminal import Terminal
 from rerail.cli.render.units import clock
 from rerail.core.events import Event
@@ -150,13 +150,13 @@ class LiveView:
 
     def _stand_aside(self, aside: _Aside) -> None:
         assert self._screen is not None
-        self._draw(0, live=True)
+        self._draw(0, live=True, closing=True)
         self._screen.close()
         aside.begun.set()
         aside.over.wait()
         self._screen.reopen()
 
-    def _draw(self, tick: int, *, live: bool) -> None:
+    def _draw(self, tick: int, *, live: bool, closing: bool = False) -> None:
         assert self._board is not None
         assert self._screen is not None
         frame = DashboardFrame(
@@ -168,7 +168,15 @@ class LiveView:
             live=live,
         )
         board = self._board
-        self._screen.draw(lambda width, height: board.lines(frame, width, height), last=not live)
+        shape = _Shape(whole=not live, closing=closing or not live)
+        self._screen.draw(lambda width, height: board.lines(frame, width, height), shape)
+
+
+class _Shape(NamedTuple):
+    """Shape of a frame: whether it may be longer than the screen, and whether other output follows below it."""
+
+    whole: bool
+    closing: bool
 
 
 def _in_background() -> bool:
@@ -200,7 +208,8 @@ class _Screen:
         self._console.show_cursor(True)  # noqa: FBT003 - rich's signature
         return begun
 
-    def draw(self, lines: Callable[[int, int], list[Line]], *, last: bool) -> None:
+    def draw(self, lines: Callable[[int, int], list[Line]], shape: _Shape) -> None:
+        """Draw a frame. The cursor is left on a row of its own, in case this process is killed or suspended."""
         from rich.console import Group
         from rich.text import Text
 
@@ -213,9 +222,11 @@ class _Screen:
         self._last = now
         width, height = self._size()
         # The last frame may be longer than the screen: it can be scrolled back to.
-        made = lines(width, 10_000 if last else max(height - 1, 2))
+        made = lines(width, 10_000 if shape.whole else max(height - 2, 2))
         texts = [Text.assemble(*line, no_wrap=True, overflow="crop") for line in made]
-        if last:
+        if not shape.closing:  # it adds a line break by itself at its end
+            texts.append(Text(""))
+        if shape.whole:
             self._live.vertical_overflow = "visible"
         self._live.update(Group(*texts), refresh=True)
 
@@ -231,10 +242,11 @@ class _Screen:
 
     def say(self, message: str) -> None:
         for line in message.split("\n"):
-            self._console.print(one_line(line, 2000), soft_wrap=True)
+            self._console.print(wrapped(one_line(line, 2000), STDERR), soft_wrap=True)
 
     def reopen(self) -> None:
         """Draw again, below other output."""
+        self._last = time.monotonic()  # else the next frame would begin once more, a row lower
         self._live = self._begin(type(self._live))
 
     def close(self) -> None:

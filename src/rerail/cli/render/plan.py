@@ -59,8 +59,9 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
         (("removed", "dim"), (step, ""), ("not in the pipeline any more (record kept)", "dim"), ("", ""), ("", ""))
         for step in plan.removed
     ]
-    if any(row[3][0] or row[4][0] for row in rows):
-        heads = ("PLAN", "STEP", "REASON", "SAVED", "COST" if any(row[4][0] for row in rows) else "")
+    if rows:
+        any_saved = any(row[3][0] or row[4][0] for row in rows)
+        heads = ("PLAN", "STEP", "REASON", "SAVED" if any_saved else "", "COST" if any(row[4][0] for row in rows) else "")
         rows.insert(0, tuple((head, "dim") for head in heads))
     for line in table(rows, look, indent="  ", cut=2):
         say_raw(line)

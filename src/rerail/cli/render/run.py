@@ -9,7 +9,7 @@ import msgspec
 
 from rerail.cli.render.table import Cell, fitted, table
 from rerail.cli.render.terminal import STYLES, Terminal
-from rerail.cli.render.units import age, counted, dollars, moment, plain, seconds, until, worked
+from rerail.cli.render.units import age, counted, dollars, moment, plain, seconds, until, worked, zoned
 from rerail.core import events as ev
 from rerail.core.checkpoint import Checkpoint, StepRecord
 from rerail.core.events import ArtifactRecord
@@ -51,7 +51,7 @@ class RunView:
             ("labels", " ".join(f"{name}={value}" for name, value in known.labels.items()), ""),
             (
                 "created",
-                f"{known.created_at[:19].replace('T', ' ')} UTC, {age(known.created_at, datetime.now(UTC))} ago",
+                f"{_created(known.created_at)}, {age(known.created_at, datetime.now(UTC))} ago",
                 "",
             ),
             ("ran", self._ran(), ""),
@@ -160,7 +160,8 @@ class RunView:
         if step.approval is not None:
             return step.reason
         if step.status == "pending" and step.kind == "approve":
-            return f"waiting for approval: {step.command.removeprefix('approve: ')}"
+            question = step.command.removeprefix("approve: ")
+            return f"waiting for approval{': ' * bool(question)}{question}"
         if step.items is not None and (step.items.total or step.items.is_loop):
             return progress_of(step.items)
         return msgspec.json.encode(step.outputs).decode() if step.outputs else ""
@@ -224,6 +225,13 @@ def artifact_rows(rows: Sequence[tuple[str | None, ArtifactRecord]], look: Termi
 def waited(since: datetime) -> str:
     """Return the time since a moment, of an attempt that runs."""
     return seconds(max((datetime.now(UTC) - since).total_seconds(), 0.0))
+
+
+def _created(created_at: str) -> str:
+    try:
+        return zoned(datetime.fromisoformat(created_at.replace("Z", "+00:00")))
+    except ValueError:
+        return created_at
 
 
 def progress_of(items: ItemsRecord) -> str:

@@ -105,8 +105,35 @@ def put_line(data: bytes) -> None:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr."""
-    say_raw(printable(text))
+    """Write a line to stderr; where that is a terminal, a long one goes on in further lines at a word."""
+    say_raw(wrapped(printable(text), STDERR))
+
+
+def wrapped(text: str, fd: int, indent: int = 2) -> str:
+    """Return text whose long lines are broken at words, for a terminal; commands to copy stay in one piece."""
+    if not os.isatty(fd):
+        return text
+    try:
+        width = os.get_terminal_size(fd).columns or 80
+    except OSError:
+        return text
+    return "\n".join(_wrapped(line, width, indent) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int, indent: int) -> str:
+    if len(line) <= width or line.lstrip().startswith("next:") or width <= 2 * indent:
+        return line
+    import textwrap  # only for a line that does not fit
+
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        drop_whitespace=True,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def say_raw(text: str, end: str = "\n") -> None:

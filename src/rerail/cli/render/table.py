@@ -23,7 +23,8 @@ def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", c
     widths = [max(row[at][2] for row in cells) for at in range(len(cells[0]))]
     room = look.width - len(indent) - len(_GAP) * (len(widths) - 1)
     if look.width and sum(widths) > room:
-        widths[cut] = max(room - (sum(widths) - widths[cut]), _MIN_CUT)
+        least = min(widths[cut], max(room // 3, _MIN_CUT))  # a long name elsewhere does not take all the room
+        widths[cut] = max(room - (sum(widths) - widths[cut]), least)
         while sum(widths) > room and max(widths) > _NARROWEST:  # then the widest columns shrink too
             widths[widths.index(max(widths))] -= 1
     return [indent + _line(row, widths, look) for row in cells]

@@ -71,6 +71,11 @@ def age(created_at: str, now: datetime) -> str:
     return f"{int(passed)} s"
 
 
+def zoned(at: datetime) -> str:
+    """Format a moment in local time, with the name of the zone."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
 def clock(at: datetime) -> str:
     return at.astimezone().strftime("%H:%M:%S")
 
