@@ -244,3 +244,24 @@ steps:
     assert dollars(project) == 5
     for path in project.run_dir("r").rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+def test_the_command_of_a_failure_shows_no_part_of_a_secret(project: Project) -> None:
+    project.env |= {"TOKEN": "abcdefgh-IJKLMNOP-qrstuvwx"}
+    project.pipeline(
+        """
+        secrets: [TOKEN]
+        env: {HALF: "${{ env.TOKEN[:8] }}"}
+        steps:
+          - {id: a, run: "false ${{ env.TOKEN[9:17] }} ${{ env.TOKEN | upper }} ${{ env.HALF }} ${{ run.id }}"}
+        """
+    )
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", "--json", check=1)
+    shown = project.rerail("show", "r", "a", check=0)
+
+    texts = [done.stdout, done.stderr, shown.stdout]
+    texts += [path.read_text(errors="replace") for path in (project.root / ".rerail").rglob("*") if path.is_file()]
+    for text in texts:
+        for part in ("abcdefgh", "IJKLMNOP", "ABCDEFGH"):
+            assert part not in text
+    assert "***" in shown.stdout

@@ -123,7 +123,8 @@ def _command(spec: RunSpec, task: Task, view: ScopeBuilder) -> str:
     command = step.command
     if placeholders.has_placeholders(command) and not task.controls:
         with contextlib.suppress(ExpressionError):  # that is why it failed, then
-            command = command_of(step, declared_env(spec, task), view.of(task), task.parent.env)
+            env = declared_env(spec, task)
+            command = command_of(step, env, view.of(task), task.parent.env, mask=spec.mask)
     command = spec.mask.text(command)  # before it is cut: half a secret is a secret, too
     return command if len(command) <= MAX_MESSAGE else command[: MAX_MESSAGE - 1] + "…"
 

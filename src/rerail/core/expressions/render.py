@@ -11,6 +11,7 @@ import msgspec
 from rerail.core.expressions import language, placeholders
 from rerail.core.expressions.language import ExpressionError, Scope
 from rerail.core.expressions.sandbox import StepOutputs
+from rerail.core.masking import Mask
 from rerail.core.model import Action, Artifact, Python, Run, Step, Write
 from rerail.core.shell import lexer, quoting
 from rerail.core.state import RunState
@@ -45,6 +46,7 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOTHING = Inherited()
+NO_SECRETS = Mask()
 
 
 class StepResults(Mapping[str, Any]):
@@ -98,10 +100,23 @@ def rendered(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited
     return Rendered(action=action, env=settled, cwd=cwd)
 
 
-def command_of(step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING) -> str:
-    """Return the command of a step for people, with the values of its expressions; raise ExpressionError."""
-    settled = {**around.values, **{name: language.render(text, scope) for name, text in env.items()}}
+def command_of(
+    step: Step, env: Mapping[str, str], scope: Scope, around: Inherited = NOTHING, *, mask: Mask = NO_SECRETS
+) -> str:
+    """Return the command of a step for people, with the values of its expressions; raise ExpressionError.
+
+    Secrets are masked before the expressions are evaluated, too: a part of one, or one in capitals, is not recognised.
+    """
+    outer = around.values
+    if mask:
+        scope = msgspec.structs.replace(scope, env={name: mask.text(value) for name, value in scope.env.items()})
+        outer = {name: mask.text(value) for name, value in outer.items()}
+    settled = {**outer, **{name: language.render(text, scope) for name, text in env.items()}}
     inner = msgspec.structs.replace(scope, env={**scope.env, **settled})
+    return mask.text(_command(step, inner))
+
+
+def _command(step: Step, inner: Scope) -> str:
     if not isinstance(step.action, Run):
         return language.render(step.command, inner)
     pieces = placeholders.split(step.command)
