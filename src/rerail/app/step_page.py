@@ -12,13 +12,13 @@ from rerail.app.masking import present_secrets
 from rerail.app.planning import absolute, scope_of
 from rerail.core import item_list as lists
 from rerail.core.dead_letters import dead_letters
-from rerail.core.events import ArtifactRecord, Event, Failure, Metrics
+from rerail.core.events import ArtifactRecord, Failure, Metrics
 from rerail.core.expressions.language import ExpressionError
 from rerail.core.expressions.render import StepResults, command_of
 from rerail.core.model import CONTROLLERS, Loop, Map, Pipeline, Step, every_step
 from rerail.core.money import COST, total
 from rerail.core.run_state import RunState, UnitState
-from rerail.core.unit_history import AttemptRecord, UnitHistory, unit_history, units_of
+from rerail.core.unit_history import AttemptRecord, RecordsByUnit, UnitHistory
 from rerail.core.unit_id import UnitId, outer_step, step_path, steps_around
 from rerail.errors import PipelineInvalid, StateError, UsageError
 from rerail.ports import LoadedRun, Store
@@ -76,13 +76,13 @@ def inspect_step(store: Store, recording: LoadedRun, unit: UnitId, *, alive: boo
     """Return all that is known about a unit; raise UsageError if the run has none of that name."""
     run_id = recording.header.run_id
     pipeline = recorded_pipeline(store, recording)
-    records = list(store.history(run_id))
-    units = units_of(records)
+    records = RecordsByUnit(store.history(run_id))
+    units = records.units
     declared = {step.id: step for _, step in every_step(pipeline)}
     instances = [known for known in units if known.step == unit.step and unit.item is None and known.item is not None]
     if unit not in units and not instances and (unit.item is not None or unit.step not in declared):
         _refuse(run_id, unit, units, declared)
-    mine = unit_history(records, unit)
+    mine = records.history(unit)
     step = _declared(pipeline, unit)
     status = "" if instances else _status(mine, alive=alive)
     command, source = _command(store, recording, pipeline, unit, mine, records)
@@ -178,8 +178,8 @@ def _metrics(attempts: Iterable[AttemptRecord]) -> Metrics:
     return {name: total(attempt.metrics.get(name, 0) for attempt in attempts) for name in sorted(names)}
 
 
-def _row(records: list[tuple[int, Event]], unit: UnitId, *, alive: bool) -> UnitRow:
-    history = unit_history(records, unit)
+def _row(records: RecordsByUnit, unit: UnitId, *, alive: bool) -> UnitRow:
+    history = records.history(unit)
     last = history.attempts[-1] if history.attempts else None
     return UnitRow(
         step=unit.step,
@@ -212,7 +212,7 @@ def _command(
     pipeline: Pipeline,
     unit: UnitId,
     history: UnitHistory,
-    records: list[tuple[int, Event]],
+    records: RecordsByUnit,
 ) -> tuple[str, CommandSource]:
     """Return the command of a unit with the values of its expressions, secrets masked, as far as they are known."""
     errors = [attempt.error for attempt in history.attempts if attempt.error is not None]
@@ -224,7 +224,7 @@ def _command(
     mask = present_secrets(pipeline, recording.state.options)
     if "${{" not in step.command or isinstance(step.action, CONTROLLERS) or not history.attempts:
         return mask.text(step.command), "declared"
-    found = {known: unit_history(records, known) for known in units_of(records) if _is_seen_from(known, unit)}
+    found = {known: records.history(known) for known in records.units if _is_seen_from(known, unit)}
     state = RunState(
         status=recording.state.status,
         units={known: UnitState(status=seen.status, outputs=seen.outputs) for known, seen in found.items()},
@@ -242,7 +242,7 @@ def _command(
         scope, steps=StepResults(state, lookup), more=_names(store, pipeline, unit, recording)
     )
     try:
-        return mask.text(command_of(step, {**pipeline.env, **step.env}, scope)), "evaluated"
+        return command_of(step, {**pipeline.env, **step.env}, scope, mask=mask), "evaluated"
     except ExpressionError:
         return mask.text(step.command), "declared"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Literal
 
 import msgspec
@@ -72,9 +73,33 @@ def unit_history(records: Iterable[tuple[int, Event]], unit: UnitId) -> UnitHist
     return builder.history
 
 
-def units_of(records: Iterable[tuple[int, Event]]) -> list[UnitId]:
-    """Return all units that had events, in the order of their first one."""
-    return list(dict.fromkeys(event.unit for _, event in records if isinstance(event, ev.UnitEvent)))
+class RecordsByUnit:
+    """Records of a run by unit, so that the histories of all units of a map take one pass over them, not one each."""
+
+    def __init__(self, records: Iterable[tuple[int, Event]]) -> None:
+        self._of_run: list[tuple[int, Event]] = []
+        self._of_units: dict[UnitId, list[tuple[int, Event]]] = {}
+        self._invalidations: dict[UnitId, list[tuple[int, Event]]] = {}
+        for record in records:
+            event = record[1]
+            if not isinstance(event, ev.UnitEvent):
+                self._of_run.append(record)
+                continue
+            self._of_units.setdefault(event.unit, []).append(record)
+            if isinstance(event, ev.StepInvalidated):
+                self._invalidations.setdefault(event.unit, []).append(record)
+
+    @property
+    def units(self) -> list[UnitId]:
+        """All units that had events, in the order of their first one."""
+        return list(self._of_units)
+
+    def history(self, unit: UnitId) -> UnitHistory:
+        """Return the history of a unit."""
+        records = [*self._of_run, *self._of_units.get(unit, ())]
+        for outer in dict.fromkeys(unit.ancestors()):
+            records += self._invalidations.get(outer, ())
+        return unit_history(sorted(records, key=itemgetter(0)), unit)
 
 
 class _Builder:
