@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -41,8 +41,10 @@ class Piece(msgspec.Struct, frozen=True):
 class LogReader:
     """Reader of the logs of one run."""
 
-    def __init__(self, logs: RunLogs, wanted: LogSelection) -> None:
+    def __init__(self, logs: RunLogs, wanted: LogSelection, lists_of: Collection[str] = ()) -> None:
+        """Make a reader; the output of the maps in `lists_of`, the lists of their items, is left out."""
         self._logs = logs
+        self._lists_of = lists_of
         self._wanted = wanted
         self._read: dict[str, int] = {}  # bytes of each file that were taken
         self._begun: dict[str, list[LogIndexEntry]] = {}
@@ -62,6 +64,8 @@ class LogReader:
         if is_pooled(file):
             return any(self._wanted.takes(one.step, one.item, one.attempt) for one in self._begun.get(file, ()))
         match = _NAME.fullmatch(file)
+        if match is not None and match["stream"] == "out" and match["step"].replace("~", "/") in self._lists_of:
+            return False
         return match is not None and self._wanted.takes(match["step"].replace("~", "/"), None, int(match["attempt"]))
 
     def ordered(self) -> Iterator[Piece]:

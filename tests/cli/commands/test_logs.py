@@ -79,3 +79,25 @@ def test_logs_follow_a_live_run(loop: Project) -> None:
     assert "review | no such thing" in text
     assert followed.process.returncode == 0
     assert b"\033]0;owned" not in followed.raw
+
+
+def test_the_list_of_a_map_is_printed_only_where_it_is_asked_for(project: Project) -> None:
+    project.pipeline("""
+steps:
+  - id: m
+    map: {over: {command: "echo listing >&2; seq 100 109"}}
+    steps: [{run: 'echo item-${{ item }}'}]
+  - {id: bad, allow_failure: true, map: {over: {command: "echo no list; exit 1"}}, steps: [{run: 'true'}]}
+""")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    whole = project.rerail("logs", "r", check=0)
+    of_map = project.rerail("logs", "r", "m", check=0)
+
+    assert "item-105" in whole.stdout
+    assert "listing" in whole.stdout
+    assert "no list" in whole.stdout
+    assert "105\n" not in whole.stdout.replace("item-105", "")
+    assert "without the list of the items of m: rerail logs r m" in whole.stderr
+    assert "105\n" in of_map.stdout.replace("item-105\n", "")
+    assert of_map.stderr == ""

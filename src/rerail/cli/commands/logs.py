@@ -16,7 +16,7 @@ from rerail.cli.render.streams import printable, say
 from rerail.cli.render.terminal import Terminal, out_look
 from rerail.core.unit_id import UnitId, is_step_within
 from rerail.errors import UsageError
-from rerail.executors.logs import begun
+from rerail.executors.logs import begun, is_pooled
 from rerail.ports import Store
 
 POLL_SECONDS = 0.1
@@ -41,14 +41,27 @@ def logs(
         raise UsageError("--attempt needs a STEP", hint=f"rerail logs {run_id} STEP --attempt {attempt}")
     wanted = LogSelection(step=step or "", item=item, attempt=attempt)
     _check_selection(store, run_id, wanted)
-    reader = LogReader(store.logs(run_id), wanted)
+    lists_of = () if step else _listing_maps(store, run_id)
+    reader = LogReader(store.logs(run_id), wanted, lists_of)
     printer = _Printer(out_look(), only="" if step is None else str(UnitId(step, item)))
     for piece in _pieces(store, run_id, reader, follow=follow):
         printer.put(piece)
     printer.end()
+    if lists_of:
+        say(f"rerail: without the list of the items of {', '.join(lists_of)}: rerail logs {run_id} {lists_of[0]}")
     if not printer.printed:
         say(f"rerail: no output\n  next: rerail show {run_id}")
     return 0
+
+
+def _listing_maps(store: Store, run_id: str) -> list[str]:
+    """Return the maps whose own output was a list of items; that of one that failed to make a list is no list."""
+    units = store.read(run_id).state.units.items()
+    maps = [unit.step for unit, known in units if unit.item is None and known.items is not None and known.items.total]
+    files = {
+        log.name.rpartition(".")[0].rpartition(".")[0] for log in store.logs(run_id).files() if not is_pooled(log.name)
+    }
+    return [step for step in maps if step.replace("/", "~") in files]
 
 
 def _check_selection(store: Store, run_id: str, wanted: LogSelection) -> None:

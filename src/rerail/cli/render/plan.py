@@ -13,7 +13,7 @@ from rerail.core.durations import active_seconds, span_seconds
 from rerail.core.money import NOTHING, totals_by_step
 from rerail.core.plan import Plan
 from rerail.core.state import RunState
-from rerail.core.unit_id import UnitId
+from rerail.core.unit_id import UnitId, is_step_within
 from rerail.text import one_line
 
 _DECISIONS = {
@@ -120,9 +120,9 @@ def say_sum(run_id: str, status: str, state: RunState) -> None:
     say(f"rerail: run {run_id} {status} {after} {took}{rest}{f', {dollars(cost)}' if cost else ''}")
 
 
-def say_dead_letters(run_id: str, state: RunState) -> None:
-    """Print the items that failed permanently, at every end of a run."""
-    dead = list(dead_letters(state))
+def say_dead_letters(run_id: str, state: RunState, besides: str | None = None) -> None:
+    """Print the items that failed permanently, at every end of a run; without those of a step whose failure tells."""
+    dead = [unit for unit in dead_letters(state) if besides is None or not is_step_within(unit.step, besides)]
     if dead:
         named = ", ".join(one_line(str(unit), 100) for unit in dead[:3]) + (
             f" and {len(dead) - 3} more" if len(dead) > 3 else ""

@@ -65,7 +65,7 @@ def report_to_job(store: Store, run_id: str) -> None:
 def _conclude_failure(result: api.RunOutcome, store: Store, where: str) -> None:
     end, run_id, error = result.end, result.run_id, result.state.error
     hint = f"rerail resume {run_id}{where}"
-    say_dead_letters(run_id, result.state)
+    say_dead_letters(run_id, result.state, besides=None if error is None else error.step)
     if end.reason:
         say(f"rerail: also: {end.reason}")
         spent = msgspec.structs.replace(result.state, cause=end.cause, budget_kind=end.budget_kind)
