@@ -169,3 +169,11 @@ def test_an_output_that_is_too_large_is_left_out(capfd: pytest.CaptureFixture[st
     assert set(outputs(text)) == {"run-id", "status", "small"}
     assert len({line.partition("<<")[2] for line in text.splitlines() if "<<" in line}) == 3  # none can be foreseen
     assert "the output big is too large" in capfd.readouterr().err
+
+
+def test_a_step_that_writes_to_the_files_of_the_job_too_is_not_in_the_way(job: Project) -> None:
+    job.pipeline("steps: [{id: a, run: 'printf mine=1 >> $GITHUB_OUTPUT; printf said >> $GITHUB_STEP_SUMMARY'}]")
+    job.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+
+    assert outputs(read(job, "GITHUB_OUTPUT")) == {"mine": "1", "run-id": "r", "status": "completed", "outputs": "{}"}
+    assert read(job, "GITHUB_STEP_SUMMARY").startswith("said\n###")

@@ -63,9 +63,14 @@ def _outputs(store: Store, recording: LoadedRun) -> dict[str, Any]:
 
 
 def _append(path: str, text: str) -> None:
-    if path and text:
-        with open(path, "a", encoding="utf-8", errors="replace") as file:
-            file.write(text)
+    """Add text to a file of the job, on a line of its own: a step may have written to it before."""
+    if not path or not text:
+        return
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            text = text if file.read(1) == b"\n" else f"\n{text}"
+        file.write(text.encode(errors="replace"))
 
 
 def output_lines(run_id: str, status: str, outputs: Mapping[str, Any]) -> str:
