@@ -90,4 +90,4 @@ def test_secrets_in_a_command_are_masked_before_it_is_cut(project: Project) -> N
 
     for text in (done.stderr, recorded):
         assert "s3cr3t" not in text
-    assert "aaa***" in recorded
+    assert "aaa'***'" in recorded
