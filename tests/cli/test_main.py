@@ -8,7 +8,8 @@ import subprocess
 import click
 import pytest
 
-from rerail.cli.main import COMMANDS, cli
+from rerail.cli.main import COMMANDS, SYNONYMS, cli
+from rerail.errors import UsageError
 from tests.conftest import RERAIL, Project
 from tests.pipelines import note, pipeline, step
 
@@ -61,6 +62,17 @@ def test_mistakes_have_their_code_and_the_next_command(
     assert words in refused.stderr
     assert "next: " in refused.stderr
     assert not (project.root / ".rerail").exists()
+
+
+def test_commands_of_other_tools_lead_to_ours() -> None:
+    words = "ls status ps rm clean lint validate retry continue cancel exec sessions resme"
+    ours = "list show list delete prune check check resume resume stop run list resume"
+    for word, command in zip(words.split(), ours.split(), strict=True):
+        with pytest.raises(UsageError) as caught:
+            cli.get_command(click.Context(cli), word)
+        assert caught.value.message == f"no command {word!r}, did you mean `rerail {command}`?"
+    assert set(SYNONYMS.values()) <= COMMANDS.keys()
+    assert cli.get_command(click.Context(cli), "frobnicate") is None
 
 
 def test_bugs_are_told_without_a_traceback_unless_asked(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

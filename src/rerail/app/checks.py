@@ -25,9 +25,10 @@ def params_of(pipeline: Pipeline, given: Mapping[str, Any], path: str = "PIPELIN
     values, problems = resolve(pipeline.params, given)
     if problems:
         missing = [name for name, param in pipeline.params.items() if param.required and name not in given]
-        wanted = " ".join(f"-p {name}=…" for name in missing) or "-p NAME=VALUE"
+        wanted = " ".join(f"-p {name}=…" for name in missing) or ("-p NAME=VALUE" if pipeline.params else "")
         raise PipelineInvalid(
-            [Diagnostic(problem, code="param") for problem in problems], hint=f"rerail run {shlex.quote(path)} {wanted}"
+            [Diagnostic(problem, code="param") for problem in problems],
+            hint=f"rerail run {shlex.quote(path)} {wanted}".rstrip(),
         )
     return values
 
