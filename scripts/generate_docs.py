@@ -70,7 +70,7 @@ def cli_reference() -> str:
         assert command is not None
         usage = command.get_usage(Context(command, parent=context, info_name=name)).removeprefix("Usage: ")
         parts.append(f"\n## rerail {name}\n\n{inspect.cleandoc(command.help or '')}\n\n```text\n{usage}\n```\n")
-        options = [option for option in command.params if isinstance(option, Option)]
+        options = [option for option in command.params if isinstance(option, Option) and not option.hidden]
         if options:
             parts.append("\n| option | |\n|---|---|\n")
         for option in options:

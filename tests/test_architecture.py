@@ -317,7 +317,7 @@ OTHER_ORDER = {
 }  # by kind of fault, by page, and our own
 TOPICS = (  # what no single module does: in e2e, through the command line
     "action approvals bad_files cascade concurrency crashing_steps expressions failure_modes from_and_until hooks hostile_input "
-    "plan_matches_run processes rate_limits reasons resume secret_leaks secrets"
+    "plan_matches_run processes rate_limits reasons resume secret_leaks secrets skip"
 )
 
 

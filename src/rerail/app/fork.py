@@ -35,7 +35,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: str = "", look: bool = True) -> Fork:
-    """Plan a run that shares everything before `request.execute.start` with its parent; raise UsageError.
+    """Plan a run that shares everything before `request.execute.start` with its parent, or all if it is empty.
 
     Without `look` files are not checked: its execution will.
     """
@@ -65,7 +65,7 @@ def plan_fork(store: Store, parent_id: str, request: StartRequest, *, base_dir: 
         for event in _inherited(parent, pipeline, request.execute.start, changed, outdated, now)
     )
     state = fold(enumerate((opening, *adopted), 1))
-    wishes = PlanOptions(start=request.execute.start)
+    wishes = PlanOptions(start=request.execute.start, skip=request.execute.skip)
     wanted = ResumeRequest(execute=ExecuteOptions(verify="full" if look else None))
     audit = run_audit(pipeline, state, origin.place, store.content, wanted)
     ready = ResumePlan(
@@ -91,7 +91,7 @@ def _inherited(
     parent: LoadedRun, pipeline: Pipeline, start: str, changed: set[str], outdated: dict[str, Reason], now: datetime
 ) -> list[Event]:
     """Return the events that the new run inherits, and those that invalidate outdated ones or ones with other params."""
-    after = downstream({step.id: step.needs for step in pipeline.steps}, [start])
+    after = downstream({step.id: step.needs for step in pipeline.steps}, [start] if start else [])
     events: list[Event] = []
     steps = {step.id: step for step in pipeline.steps}
     shared = [

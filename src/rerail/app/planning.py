@@ -115,7 +115,7 @@ def plan_resume(store: Store, recording: LoadedRun, request: ResumeRequest, base
         notices.append(f"{path} is missing; using the copy of the last invocation")
     mask = present_secrets(pipeline, request.options or (state.options if state.seq else header.options))
     require_no_secrets_in_pipeline(mask, pipeline, text, header.pipeline_path)
-    _check_steps(pipeline, (request.execute.start, request.execute.until), header.run_id)
+    _check_steps(pipeline, (request.execute.start, request.execute.until, *request.execute.skip), header.run_id)
     if request.execute.changes == "refuse" and frozen is not None and text != frozen:
         _check_unchanged(pipeline, frozen, path, header.run_id)
     from rerail.artifacts.paths import place_of  # only for pipelines that name files

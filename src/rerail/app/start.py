@@ -88,7 +88,7 @@ def start_pipeline(
     require_no_secrets_in_header(mask, header, store.directory(header.run_id), work_dir)
     files = place_of(work_dir, base_dir, store.root)
     check_paths(pipeline, files, request.pipeline_path, text)
-    decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start))
+    decisions = plan(pipeline, RunState(), options=PlanOptions(start=request.execute.start, skip=request.execute.skip))
 
     def discard() -> None:
         with contextlib.suppress(RerailError, OSError):

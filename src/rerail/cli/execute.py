@@ -84,6 +84,7 @@ def execute_options(command: Any) -> Any:
     for option in (
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps in parallel."),
         click.option("--from", "start", default="", metavar="STEP", help="Rerun STEP and everything after it."),
+        click.option("--skip", multiple=True, metavar="STEP", help="Skip STEP, as if `when` were false; repeatable."),
         click.option("--until", default="", metavar="STEP", help="Stop when STEP is done."),
         click.option("--budget-usd", type=Dollars(), metavar="X", help="Pause once this budget is spent."),
         click.option("--max-runtime", metavar="D", help="Pause after this time (5h50m)."),

@@ -130,6 +130,7 @@ CauseKind = Literal[
     "dead-letter",
     "params-changed",
     "from",
+    "skip",
     "until",
     "hook",
     "invalidated",
@@ -322,7 +323,7 @@ class ArtifactsRestored(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-re
 class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_defaults=True):
     """Status of a unit as set by a person."""
 
-    status: Literal["completed", "failed", "pending"]
+    status: Literal["completed", "failed", "pending", "skipped"]
     by: str
     artifacts: tuple[ArtifactRecord, ...] = ()  # as they were when it was marked completed
     inputs: tuple[InputRecord, ...] = ()

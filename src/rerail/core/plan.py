@@ -49,6 +49,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.decision in KEPT
 
     @property
+    def is_requested_skip(self) -> bool:
+        """Whether a person has the step skipped, once its needs are settled."""
+        return self.decision == "skip" and self.because is not None and self.because.kind == "skip"
+
+    @property
     def restores(self) -> bool:
         """Whether its flaws are restored: it is kept, or would be if its needs produce the same again."""
         return bool(self.flaws) and (self.kept or bool(self.unless_unchanged))
@@ -90,6 +95,7 @@ class ExecuteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     start: str = ""  # `--from`
     until: str = ""  # the last step to run
+    skip: tuple[str, ...] = ()  # steps not to run: they are skipped, as by `when`
     changes: Changes = "rerun"  # for edited steps and sources
     verify: Depth | None = "full"  # None: files are not checked
     restore: bool = True  # broken artifacts, instead of running their steps again

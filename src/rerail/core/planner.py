@@ -45,7 +45,7 @@ from rerail.core.unit_id import UnitId, ancestor_step, is_item_within, step_dept
 def plan(pipeline: Pipeline, state: RunState, audit: Audit | None = None, options: PlanOptions | None = None) -> Plan:
     """Decide for every step, in declaration order, whether it runs and why."""
     options = options or PlanOptions()
-    if not state.units and not options.start:
+    if not state.units and not options.start and not options.skip:
         return Plan(decisions=tuple(pending(step, UnitState()) for step in pipeline.steps))
     index = step_index(pipeline)
     body = StepGroup(steps=pipeline.steps, env=pipeline.env, index=index, max_crashes=pipeline.max_crashes)
@@ -155,6 +155,10 @@ class Planner:
             if options.start:
                 forced, new = step_id in self._forced, self._state.seq == 0
                 decisions[step_id] = _started_from(options.start, decisions[step_id], forced=forced, new=new)
+            if step_id in options.skip and not (decisions[step_id].kept or decisions[step_id].unless_unchanged):
+                cause = Cause(kind="skip")
+                flaws = decisions[step_id].flaws
+                decisions[step_id] = Decision(step=step_id, decision="skip", reason="--skip", because=cause, flaws=flaws)
             lineage[step_id] = upstream_seq(step, unit, lineage)
         return decisions
 

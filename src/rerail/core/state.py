@@ -399,6 +399,10 @@ def _marked(state: RunState, unit: UnitState, seq: int, event: ev.StepMarked) ->
     if event.status != "completed":
         compaction.discard_inside(state, event.unit, unit)  # else it would continue with nothing left to do
         unit.void = unit.worked
+    if event.status == "skipped":  # as by `when`: dependants run, and see no product of it
+        unit.outputs, unit.artifacts = {}, ()
+        unit.started_seq = unit.changed_seq = seq
+        unit.fingerprint = ""
     if event.status == "completed":
         # A person vouches for it as it is now, whatever its inputs were and whatever changed before. Its product is
         # unknown, so it counts as different from any earlier one.

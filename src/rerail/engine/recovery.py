@@ -98,7 +98,7 @@ class Recovery:
         reused = decision.kept
         if reused:
             frame.reuse(step.id, record)
-        elif decision.decision == "skip":
+        elif decision.decision == "skip" and not decision.is_requested_skip:  # with all that it depends on
             self._recorder.stage(
                 ev.StepSkipped(at=self._clock.now(), step=step.id, item=frame.item, reason=decision.reason)
             )
@@ -112,6 +112,7 @@ class Recovery:
             self._go_on(unit, decision)
             return
         again = decision.decision in ("run", "rerun", "later") and not decision.unless_unchanged
+        again = again or decision.is_requested_skip
         if again and (record.status in ("completed", "skipped") or record.items is not None):
             # If an artifact is broken, restoring has recorded it already.
             self.invalidate(unit, decision.why)

@@ -191,10 +191,16 @@ class Runner:
             self.queue.keep(self._is_hook)
         for task in self.queue.pop_ready(self.clock.monotonic(), self._has_room):
             unit, step = self.state.unit(task.unit), task.step
+            if not unit.settled and self._is_skip_requested(task):
+                self._skip(task, "--skip", ev.Cause(kind="skip"))
+                continue
             if step.inputs and task.unit not in self._files.examined:
                 self._files.examine(task, self.scopes.of(task))
                 continue
             if unit.settled and not self._must_rerun(task, unit):
+                continue
+            if self._is_skip_requested(task):
+                self._skip(task, "--skip", ev.Cause(kind="skip"))
                 continue
             if task.controls:
                 self._reopen_controller(task, unit)
@@ -248,17 +254,25 @@ class Runner:
 
     def _skips(self, task: Task) -> bool:
         """Settle a step whose `when` is false; return whether it is. A condition without a value fails as an attempt."""
-        step, (path, item) = task.step, task.unit
+        step = task.step
         try:
             if evaluate(step.when, self.scopes.of(task)):
                 return False
         except ExpressionError:
             return False
-        reason = f"`when` is false ({step.when})"
+        definition = self.spec.definition(step) if task.unit.item is None else ""
+        self._skip(task, f"`when` is false ({step.when})", ev.Cause(kind="skipped"), definition)
+        return True
+
+    def _is_skip_requested(self, task: Task) -> bool:
+        return bool(self.spec.execute.skip) and task.unit.item is None and task.step.id in self.spec.execute.skip
+
+    def _skip(self, task: Task, reason: str, cause: ev.Cause, definition: str = "") -> None:
+        """Settle a step as skipped."""
+        path, item = task.unit
         if self.state.unit(task.unit).status != "pending":
-            self.recovery.invalidate(task.unit, Reason(reason, ev.Cause(kind="skipped")))
+            self.recovery.invalidate(task.unit, Reason(reason, cause))
         self._files.forget(task)
-        definition = self.spec.definition(step) if item is None else ""
         self.recorder.stage(
             ev.StepSkipped(
                 at=self.clock.now(), step=path, item=item, reason=reason, index=task.index, fingerprint=definition
@@ -266,7 +280,6 @@ class Runner:
         )
         task.parent.settle(task, self.state.unit(task.unit))
         task.parent.leave(task)
-        return True
 
     def _stage_start(self, task: Task, attempt: int) -> None:
         step, (path, item) = task.step, task.unit

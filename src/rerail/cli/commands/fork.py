@@ -16,7 +16,7 @@ from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id
 
 
-@click.command(epilog="Example: rerail fork last --from review -p level=final")
+@click.command(epilog="Example: rerail fork last -p level=final")
 @run_argument()
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="Override a param; repeatable.")
 @click.option("--id", "run_id", metavar="ID", help="The id of the new run, instead of a generated one.")
@@ -31,15 +31,16 @@ def fork(
     store_url: str | None,
     **wishes: Any,
 ) -> int:
-    """Start a new run that reuses everything of RUN before --from STEP.
+    """Start a new run that reuses everything of RUN before --from STEP, or all that a changed param does not touch.
 
     Both runs work in the same directory: files of the new run replace those of RUN, whose record stays.
     """
     from rerail.app.fork import create_fork, plan_fork  # only for this command, and not for its help
 
     wanted = ExecuteFlags.parse(**wishes)
-    if not wanted.execute.start:
-        raise UsageError("fork needs --from STEP", hint=f"rerail fork {run_name} --from STEP")
+    if not wanted.execute.start and not params:
+        hint = f"rerail fork {run_name} --from STEP, or -p NAME=VALUE"
+        raise UsageError("fork needs --from STEP, or a param that changes", hint=hint)
     if run_id is not None:
         check_run_id(run_id)
     store = open_store(store_url)

@@ -16,11 +16,12 @@ from rerail.errors import UsageError
 @click.command(epilog="Example: rerail mark last deploy completed")
 @run_argument()
 @click.argument("step", shell_complete=complete_step)
-@click.argument("status", type=click.Choice(["completed", "failed", "pending"]))
+@click.argument("status", type=click.Choice(["completed", "failed", "pending", "skipped"]))
 @store_option()
 def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
     """Set the status of a step by hand, where rerail cannot know it.
 
+    `skipped` is as if its `when` were false: it does not run, and what depends on it does.
     `failed` and `pending` make it rerun: a map, loop or pipeline with everything in it, an item with all its steps.
     """
     store = open_store(store_url)

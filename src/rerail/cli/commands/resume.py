@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
 from rerail.app.runs import unfinished
 from rerail.cli.execute import ExecuteFlags, changes_option, execute_options, resume_run
-from rerail.cli.options import find_run, open_store, run_argument
+from rerail.cli.options import find_run, find_run_or_newest, open_store, run_argument, store_flag
 from rerail.cli.render.streams import say
 from rerail.cli.render.unfinished import others
-from rerail.errors import RunNotFound
+from rerail.errors import RunNotFound, UsageError
 
 
 @click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
@@ -23,11 +24,19 @@ from rerail.errors import RunNotFound
     default="full",
     help="Verify artifacts by content (full), or by size, times and inode (fast).",
 )
+@click.option("-p", "--param", "params", multiple=True, hidden=True)  # to say where it belongs
 @click.option("--no-restore", is_flag=True, help="Rerun steps instead of restoring their artifacts.")
 @execute_options
-def resume(run_name: str | None, store_url: str | None, **wishes: Any) -> int:
+def resume(run_name: str | None, params: tuple[str, ...], store_url: str | None, **wishes: Any) -> int:
     """Continue a run where it stopped, after verifying the artifacts it relies on."""
     store = open_store(store_url)
+    if params:
+        run_id = find_run_or_newest(store, run_name)
+        given = " ".join(f"-p {shlex.quote(text)}" for text in params)
+        raise UsageError(
+            "the params of a run never change; a fork reuses what they do not touch",
+            hint=f"rerail fork {run_id} {given}{store_flag(store)}",
+        )
     if run_name is not None:
         run_id = find_run(store, run_name)
     else:

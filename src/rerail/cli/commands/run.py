@@ -91,7 +91,7 @@ def run(
         if going_on is not None:
             return resume_run(store, going_on, wanted)
     if wanted.dry_run:
-        decisions = plan(loaded, RunState(), options=PlanOptions(start=wanted.execute.start))
+        decisions = plan(loaded, RunState(), options=PlanOptions(start=wanted.execute.start, skip=wanted.execute.skip))
         decisions = up_to(loaded, decisions, wanted.execute.until) if wanted.execute.until else decisions
         show_plan(decisions, RunState(), as_json=wanted.as_json)
         return 0
@@ -141,7 +141,8 @@ def _same_work(
 
 def _check_steps(pipeline: Pipeline, wanted: ExecuteFlags) -> None:
     names = [step.id for step in pipeline.steps]
-    for option, step in (("--from", wanted.execute.start), ("--until", wanted.execute.until)):
+    skipped = [("--skip", step) for step in wanted.execute.skip]
+    for option, step in (("--from", wanted.execute.start), ("--until", wanted.execute.until), *skipped):
         if step and step not in names:
             raise UsageError(
                 f"{option}: the pipeline has no step `{step}`; it has {', '.join(names[:12])}",
