@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from rerail.app.masking import secrets_of
 from rerail.app.planning import scope_of
 from rerail.core.expressions import language
@@ -21,6 +23,8 @@ def outputs_of(store: Store, recording: LoadedRun) -> dict[str, Any]:
     declared = load_pipeline(text, header.pipeline_path).outputs
     if not declared:
         return {}
-    values: dict[str, Any] = language.render_value(declared, scope_of(recording, store.directory(header.run_id)))
-    hidden: dict[str, Any] = secrets_of(store, recording).value(values)
-    return hidden
+    mask, scope = secrets_of(store, recording), scope_of(recording, store.directory(header.run_id))
+    if mask:  # before they are evaluated: a part of a secret, or one in capitals, is not found afterwards
+        scope = msgspec.structs.replace(scope, env={name: mask.text(value) for name, value in scope.env.items()})
+    values: dict[str, Any] = mask.value(language.render_value(declared, scope))
+    return values

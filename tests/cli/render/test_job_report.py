@@ -120,10 +120,14 @@ def test_a_run_inside_a_step_of_another_tells_the_job_nothing(job: Project) -> N
 
 def test_a_secret_in_an_output_is_masked(job: Project) -> None:
     job.env["TOKEN"] = "hush-9f3a1c"
-    job.pipeline("secrets: [TOKEN]\noutputs: {said: '${{ env.TOKEN }}'}\nsteps: [{id: a, run: 'true'}]")
+    job.pipeline(
+        "secrets: [TOKEN]\noutputs: {said: '${{ env.TOKEN }}', part: '${{ env.TOKEN[:5] | upper }}'}\nsteps: [{id: a, run: 'true'}]"
+    )
     job.rerail("run", "pipeline.yaml", "--id", "r", check=0)
 
-    assert outputs(read(job, "GITHUB_OUTPUT"))["said"] == "***"
+    found = outputs(read(job, "GITHUB_OUTPUT"))
+    assert (found["said"], found["part"]) == ("***", "***")
+    assert "HUSH" not in read(job, "GITHUB_STEP_SUMMARY")
 
 
 def test_files_that_cannot_be_written_are_a_line_and_no_failure(job: Project) -> None:
