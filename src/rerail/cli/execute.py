@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from rerail import api, processes
-from rerail.cli.options import Decorator, Dollars, json_option, store_flag, store_option, volume_options
+from rerail.cli.options import Decorator, Dollars, complete_step, json_option, store_flag, store_option, volume_options
 from rerail.cli.render.output import OutputMode
 from rerail.cli.render.plan import say_found, say_plan
 from rerail.cli.render.prompt import asker
@@ -83,9 +83,22 @@ def changes_option() -> Decorator:
 def execute_options(command: Any) -> Any:
     for option in (
         click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps in parallel."),
-        click.option("--from", "start", default="", metavar="STEP", help="Rerun STEP and everything after it."),
-        click.option("--skip", multiple=True, metavar="STEP", help="Skip STEP, as if `when` were false; repeatable."),
-        click.option("--until", default="", metavar="STEP", help="Stop when STEP is done."),
+        click.option(
+            "--from",
+            "start",
+            default="",
+            metavar="STEP",
+            shell_complete=complete_step,
+            help="Rerun STEP and everything after it.",
+        ),
+        click.option(
+            "--skip",
+            multiple=True,
+            metavar="STEP",
+            shell_complete=complete_step,
+            help="Skip STEP, as if `when` were false; repeatable.",
+        ),
+        click.option("--until", default="", metavar="STEP", shell_complete=complete_step, help="Stop when STEP is done."),
         click.option("--budget-usd", type=Dollars(), metavar="X", help="Pause once this budget is spent."),
         click.option("--max-runtime", metavar="D", help="Pause after this time (5h50m)."),
         click.option(

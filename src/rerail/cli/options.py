@@ -102,17 +102,44 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [run for run in found if run.startswith(incomplete)]
 
 
+def _first_argument(ctx: click.Context, name: str) -> str | None:
+    """Return the first argument, also where an option without its value has kept click from reading it."""
+    return ctx.params.get(name) or (ctx.args[0] if ctx.args else None)
+
+
 def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Return the steps of the run on the command line, for the shell; never an error."""
+    """Return the steps of the run or pipeline on the command line, for the shell; never an error."""
     from rerail import api  # planning and loading: not for all of this command
 
     try:
+        if "pipeline" in ctx.params:
+            return [
+                step.id
+                for step in api.load(_first_argument(ctx, "pipeline") or default_pipeline())[0].steps
+                if step.id.startswith(incomplete)
+            ]
         store = open_store(ctx.params.get("store_url"))
-        run_id = find_run_or_newest(store, ctx.params["run_name"])
+        run_id = find_run_or_newest(store, _first_argument(ctx, "run_name"))
         steps = [record.id for record in api.checkpoint(store, store.read(run_id)).steps]
     except Exception:  # noqa: BLE001 - a shell that completes must not be shown errors
         return []
     return [step for step in steps if step.startswith(incomplete)]
+
+
+def complete_param(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Return the params of the run or pipeline on the command line, for the shell; never an error."""
+    from rerail import api  # planning and loading: not for all of this command
+
+    try:
+        if "pipeline" in ctx.params:
+            names = list(api.load(_first_argument(ctx, "pipeline") or default_pipeline())[0].params)
+        else:
+            store = open_store(ctx.params.get("store_url"))
+            header = store.header(find_run_or_newest(store, _first_argument(ctx, "run_name")))
+            names = list(header.params) if header else []
+    except Exception:  # noqa: BLE001 - a shell that completes must not be shown errors
+        return []
+    return [f"{name}=" for name in names if name.startswith(incomplete)]
 
 
 opened: list[str] = []  # the roots of the stores that this command opened

@@ -12,7 +12,7 @@ from tests.conftest import Project
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands_runs_and_steps(project: Project, shell: str) -> None:
-    project.pipeline("steps: [{id: compile, run: 'true'}]")
+    project.pipeline("params: {topic: sun}\nsteps: [{id: compile, run: 'true'}]")
     project.rerail("run", "pipeline.yaml", "--id", "nightly-1", check=0)
     assert "_RERAIL_COMPLETE" in project.rerail("completion", shell, check=0).stdout
 
@@ -28,3 +28,8 @@ def test_a_shell_completes_commands_runs_and_steps(project: Project, shell: str)
     assert "plain,nightly-1" in completed("rerail", "show", "nigh")
     assert "plain,compile" in completed("rerail", "logs", "nightly-1", "co")
     assert "plain,compile" in completed("rerail", "mark", "last", "co")
+    assert "plain,compile" in completed("rerail", "run", "pipeline.yaml", "--from", "co")
+    assert "plain,compile" in completed("rerail", "resume", "last", "--from", "co")
+    assert "plain,compile" in completed("rerail", "fork", "last", "--until", "")
+    assert "plain,topic=" in completed("rerail", "run", "pipeline.yaml", "-p", "to")
+    assert "plain,topic=" in completed("rerail", "fork", "last", "-p", "")

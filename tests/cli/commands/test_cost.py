@@ -39,7 +39,19 @@ steps:
     assert project.json("show", "r")["total_cost_usd"] == 0.5
     by_model = json.loads(project.rerail("cost", "--by", "model", "--json", check=0).stdout)
     assert [(row["name"], row["cost_usd"]) for row in by_model["rows"]] == [("m1", 0.5)]
-    assert "flaky" in project.rerail("cost", "r", check=0).stdout
+    text = project.rerail("cost", "r", check=0).stdout
+    assert "flaky" in text
+    assert "LOST: attempts that failed or were interrupted" in text
+
+
+def test_rows_add_up_to_the_total_or_it_is_said_why(project: Project) -> None:
+    spend = 'echo "{\\"cost_usd\\": 0.1, \\"model\\": \\"m1\\"}" >> "$RERAIL_METRICS"'
+    project.pipeline(f"steps: [{{id: paid, run: '{spend}'}}, {{id: free, run: 'true'}}, {{id: too, run: 'true'}}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    by_step = project.rerail("cost", "r", check=0).stdout
+    assert "free" not in by_step
+    assert "not shown: 2 steps without cost or tokens (2 attempts)" in by_step
+    assert "2 attempts reported nothing" in project.rerail("cost", "r", "--by", "model", check=0).stdout
 
 
 def test_a_map_a_loop_and_a_pipeline_cost_what_is_in_them(project: Project) -> None:

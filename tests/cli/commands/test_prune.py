@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from tests.cli.screen import screen
 from tests.conftest import Project, eventually
 
 
@@ -50,3 +51,16 @@ def test_prune_does_not_destroy_what_only_looks_well(project: Project) -> None:
 
     assert "run r is kept" in pruned.stderr
     assert project.run_dir("r").exists()
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\r", True), (b"y\r", False)])
+def test_prune_asks_on_a_terminal(project: Project, answer: bytes, left: bool) -> None:
+    project.pipeline("steps: [{id: a, run: 'true'}]")
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    shown = screen(project, "prune", "--keep", "0")
+    shown.until(lambda text: "delete 1 run, " in text, "the question")
+    shown.type(answer)
+    assert ("nothing deleted" in shown.end()) is left
+    assert project.run_dir("r").exists() is left
+    screen(project, "prune", "--keep", "0", "--yes").end()
+    assert not project.run_dir("r").exists()

@@ -13,6 +13,7 @@ from rerail.cli.options import find_run, json_option, open_store, run_argument, 
 from rerail.cli.render.streams import print_json, say
 from rerail.cli.render.table import Cell, columns, fitted, table
 from rerail.cli.render.terminal import Terminal, out_look
+from rerail.cli.render.units import counted as plural
 from rerail.cli.render.units import seconds as spent_time
 from rerail.cli.render.units import since_moment
 from rerail.core.ledger import By, Sum, overall, summed
@@ -62,8 +63,27 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
         asked = f" of {run_name}" * bool(run_name) + f" of {pipeline}" * bool(pipeline) + f" since {since}" * bool(since)
         say(f"rerail: no attempt reported anything through $RERAIL_METRICS{asked}")
     else:
-        sys.stdout.write("\n".join(lines(rows, total, by, out_look())) + "\n")
+        shown = [row for row in rows if row.cost_usd or tokens(row.metrics)]
+        told = lines(shown or rows, total, by, out_look())
+        sys.stdout.write("\n".join([*told, *_notes(rows, shown or rows, total, by)]) + "\n")
     return 0
+
+
+def _notes(rows: list[Sum], shown: list[Sum], total: Sum, by: str) -> list[str]:
+    """Return lines that say why the rows do not add up to the total, and what a column counts."""
+    notes = []
+    hidden = [row for row in rows if row not in shown]
+    if hidden:
+        attempts = plural(sum(row.attempts for row in hidden), "attempt")
+        notes.append(f"not shown: {plural(len(hidden), by)} without cost or tokens ({attempts})")
+    counts = sum(row.attempts for row in rows)
+    if by == "model" and counts < total.attempts:
+        notes.append(f"{plural(total.attempts - counts, 'attempt')} reported nothing")
+    elif by == "model" and counts > total.attempts:
+        notes.append("an attempt that used several models counts in each of their rows")
+    if total.failed:
+        notes.append("LOST: attempts that failed or were interrupted; they are in ATTEMPTS and COST too")
+    return notes
 
 
 def _say_not_counted(run_id: str, error: RerailError) -> None:

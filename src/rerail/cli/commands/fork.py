@@ -10,7 +10,7 @@ import msgspec
 from rerail import api
 from rerail.app.start import with_new_id
 from rerail.cli.execute import ExecuteFlags, execute_options, resume_run, show_plan
-from rerail.cli.options import find_run, open_store, pairs, param_values, run_argument
+from rerail.cli.options import complete_param, find_run, open_store, pairs, param_values, run_argument
 from rerail.cli.render.streams import say
 from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id
@@ -18,7 +18,15 @@ from rerail.stores.directory import check_run_id
 
 @click.command(epilog="Example: rerail fork last -p level=final")
 @run_argument()
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="Override a param; repeatable.")
+@click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="K=V",
+    shell_complete=complete_param,
+    help="Override a param; repeatable.",
+)
 @click.option("--id", "run_id", metavar="ID", help="The id of the new run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the new run; repeatable.")
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")

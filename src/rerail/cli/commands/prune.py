@@ -27,6 +27,7 @@ FINISHED = ("completed",)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES),
               help="Runs with this status instead of completed ones; repeatable.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option("The runs, with their bytes.")
 @store_option()
 def prune(
@@ -34,16 +35,24 @@ def prune(
     keep: int | None,
     statuses: tuple[str, ...],
     dry_run: bool,
+    yes: bool,
     as_json: bool,
     store_url: str | None,
 ) -> int:
-    """Delete old runs: never live ones, unfinished ones only if --status names them."""
+    """Delete old runs: never live ones, unfinished ones only if --status names them. Asks before, on a terminal."""
     if older_than is None and keep is None:
         raise UsageError("prune needs --older-than or --keep", hint="rerail prune --older-than 30d --dry-run")
     store = open_store(store_url)
     rows = prunable(store, _age(older_than), keep or 0, statuses or FINISHED)
     for row in rows:
         row["bytes"] = store.size(row["run_id"])
+    if not dry_run and rows and not (yes or as_json) and sys.stdin.isatty():
+        _say_pruned(rows)
+        sys.stdout.flush()
+        total = size(sum(row["bytes"] for row in rows))
+        if not click.confirm(f"delete {counted(len(rows), 'run')}, {total}?", err=True):
+            say("rerail: nothing deleted")
+            return 0
     kept = [] if dry_run else [row for row in rows if not _prune(store, row["run_id"], statuses or FINISHED)]
     gone = [row for row in rows if row not in kept]
     total = sum(row["bytes"] for row in gone)

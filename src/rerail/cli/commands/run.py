@@ -22,7 +22,7 @@ from rerail.cli.execute import (
     resume_run,
     show_plan,
 )
-from rerail.cli.options import default_pipeline, open_store, pairs, param_values, store_flag
+from rerail.cli.options import complete_param, default_pipeline, open_store, pairs, param_values, store_flag
 from rerail.cli.render.streams import outlet
 from rerail.cli.render.summary import conclude
 from rerail.core.model import Pipeline, RunOptions
@@ -37,7 +37,15 @@ from rerail.stores.directory import check_run_id
 
 @click.command(epilog="Example: rerail run pipeline.yaml -p task=docs --parallel 4")
 @click.argument("pipeline", type=click.Path(), required=False)
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A param of the pipeline; repeatable.")
+@click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="K=V",
+    shell_complete=complete_param,
+    help="A param of the pipeline; repeatable.",
+)
 @click.option("--params-file", type=click.Path(), help="Params from a YAML or JSON file.")
 @click.option("--id", "run_id", metavar="ID", help="The id of the run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the run; repeatable.")
