@@ -409,6 +409,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output: str = ""
     stderr_tail: str = ""
     traceback: str = ""
+    left: tuple[str, ...] = ()  # commands of processes that the attempt left running, which were ended
     outputs: dict[str, Any] = {}
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}  # what of them is a certain model's

@@ -236,3 +236,27 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
         return ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the processes of a step are ended without being seen")
+def test_processes_that_end_with_their_step_are_said(project: Project) -> None:
+    project.env["TOKEN"] = "hidden-in-arguments"
+    project.pipeline("""
+secrets: [TOKEN]
+steps:
+  - {id: up, run: 'sleep 3001 & setsid sleep 3002 & python3 -c "import time; time.sleep(3003)" "$TOKEN" & sleep 0.3'}
+  - {id: down, run: 'sleep 3004 & sleep 0.3; exit 3', allow_failure: true}
+  - {id: plain, run: 'true; (exit 0) & wait'}
+  - {id: waits, run: sleep 60, timeout: 0.5s, allow_failure: true}
+""")
+    done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    told = project.rerail("history", "r", check=0).stdout
+
+    for said in (done.stderr, told):
+        lines = [line for line in said.splitlines() if "left running" in line]
+        assert len(lines) == 2, said
+        assert "completed    up" in lines[0 if "up" in lines[0] else 1]
+        assert "ended 3 processes that it left running: " in said
+        assert "; ended 1 process that it left running: sleep 3004" in said
+        assert "time.sleep(3003) ***" in said
+    assert all(event.get("left") != [] for event in project.json("history", "r"))

@@ -247,6 +247,7 @@ class StepCompleted(_UnitEvent, frozen=True, kw_only=True, tag="step-completed",
     attempt: int
     duration: float
     outputs: dict[str, Any] = {}
+    left: tuple[str, ...] = ()  # commands of processes that the attempt left running, which were ended
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}  # the share of each model
     artifacts: tuple[ArtifactRecord, ...] = ()
@@ -262,6 +263,7 @@ class StepFailed(_UnitEvent, frozen=True, kw_only=True, tag="step-failed", omit_
     retry_at: datetime | None = None
     retry_in: float | None = None
     allowed: bool = False
+    left: tuple[str, ...] = ()  # commands of processes that the attempt left running, which were ended
     metrics: Metrics = {}
     models: dict[str, Metrics] = {}
     outputs: dict[str, Any] = {}  # of a rejected `approve` step: the answer

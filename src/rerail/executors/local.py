@@ -30,11 +30,14 @@ from rerail.executors.orphans import OrphanReaper
 from rerail.executors.threads import FunctionThreads, call
 from rerail.executors.watchdog import Watchdogs
 from rerail.ports import Attempt, Capabilities, ExecutorSetup, Outcome, OutputListener, ProcessWork, Work
+from rerail.text import one_line
 
 KILL_GRACE = 5.0
 TERM_AFTER = 0.5
 MAX_TIMEOUT = 3600.0
 HURRY_SECONDS = 0.001  # after which a function that waits for another one gets a thread of its own
+MAX_LEFT = 10  # commands of processes left running that are named
+MAX_LEFT_CHARS = 100
 DRAIN_BYTES = 4 * 1024 * 1024
 
 
@@ -48,6 +51,7 @@ class _Course(msgspec.Struct, kw_only=True):
     checking: str = ""  # the check that runs now
     outputs: dict[str, Any] = {}  # of a function, before its checks
     slot: str = ""  # of an item: the name of its log files
+    left: dict[int, str] = {}  # processes that it left running, and their commands
 
 
 class _Child(msgspec.Struct, kw_only=True):
@@ -368,6 +372,9 @@ class LocalExecutor:
                 _signal_group(child.process.pid, child.signals.pop()[1])
 
     def _reap(self, child: _Child) -> None:
+        course = child.course
+        if self._leftovers is not None and not child.stopped and not child.timed_out:
+            course.left |= self._leftovers.in_group(child.process.pid, self._known())
         # Before the leader is reaped its group cannot be another's: end its remaining processes.
         _signal_group(child.process.pid, signal.SIGKILL)
         code = child.process.wait()
@@ -375,12 +382,12 @@ class LocalExecutor:
             if self._pipes.get(fd) is log:  # its present content; a process that still holds it is not waited for
                 self._pump(fd, DRAIN_BYTES)
         self._forget(child)
-        course = child.course
         if code == 0 and course.checks and not child.stopped and not child.timed_out:
             self._next_check(course)
             return
         self._end_logs(course)
-        self._end_leftovers()
+        ended = self._end_leftovers()
+        course.left = ended | course.left if not child.stopped and not child.timed_out else {}
         ending = outcomes.ProcessEnd(
             code=code,
             duration=time.monotonic() - course.began,
@@ -388,14 +395,22 @@ class LocalExecutor:
             timed_out=child.timed_out,
             check=course.checking,
             outputs=course.outputs,
+            left=tuple(self._shortened(command) for command in list(course.left.values())[:MAX_LEFT]),
         )
         self._done.append(outcomes.of_process(course.attempt, ending, course.logs))
 
-    def _end_leftovers(self) -> None:
-        if self._leftovers is not None:
-            known = {child.process.pid for child in self._children.values()}
-            running = {child.course.attempt.unit.step for child in self._children.values()}
-            self._leftovers.end(known | self.watchdogs.pids, running)
+    def _shortened(self, command: str) -> str:
+        """Return a command line for a record: without secrets, which are hidden before it is cut."""
+        return one_line(self._mask.text(command), MAX_LEFT_CHARS)
+
+    def _known(self) -> set[int]:
+        return {child.process.pid for child in self._children.values()} | self.watchdogs.pids
+
+    def _end_leftovers(self) -> dict[int, str]:
+        if self._leftovers is None:
+            return {}
+        running = {child.course.attempt.unit.step for child in self._children.values()}
+        return self._leftovers.end(self._known(), running)
 
     def _forget(self, child: _Child) -> None:
         self.watchdogs.ended(child.process.pid)

@@ -32,6 +32,7 @@ class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool
     check: str  # the check it belonged to, or ''
     outputs: dict[str, Any] = {}  # of a function, whose checks the processes were
+    left: tuple[str, ...] = ()  # commands of processes that were left running, and ended
 
 
 def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, AttemptLog]) -> Outcome:
@@ -46,6 +47,7 @@ def of_process(attempt: Attempt, ending: ProcessEnd, logs: tuple[AttemptLog, Att
         "metrics": handed.usage.metrics,
         "models": handed.usage.models,
         "warnings": handed.warnings + _incomplete(logs),
+        "left": ending.left,
         "exit_code": code if code >= 0 else None,
         "signal": signal_name(-code) if code < 0 else None,
     }

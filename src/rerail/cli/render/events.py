@@ -35,13 +35,15 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
     match event:
         case ev.StepStarted(attempt=attempt):
             return f"started      {unit}" + (f" (attempt {attempt})" if attempt > 1 else "")
-        case ev.StepCompleted(duration=duration, metrics=metrics):
+        case ev.StepCompleted(duration=duration, metrics=metrics, left=left):
             cost = f"  {dollars(metrics[COST])}" if COST in metrics else ""
-            return f"completed    {unit}  {seconds(duration)}{cost}"
+            return f"completed    {unit}  {seconds(duration)}{cost}{_ended(left)}"
         case ev.StepFailed(error=error, retry_in=retry_in, allowed=allowed, why=why, refused=refused):
             again = why or (f"retry in {seconds(retry_in)}" if retry_in is not None else "")
             again = again.removesuffix(f": {error.message.partition(chr(10))[0]}")
-            after = _cost(event) + (f"; {again}" if again else " (allowed to fail)" if allowed else "")
+            after = (
+                _cost(event) + _ended(event.left) + (f"; {again}" if again else " (allowed to fail)" if allowed else "")
+            )
             return f"{'refused' if refused else 'failed':<12} {unit}: {error.message}{after}"
         case ev.StepProgressed():
             return _progressed(event, unit)
@@ -68,6 +70,14 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
             return f"dropped      {unit} from the dead letter queue, by {by}"
         case ev.ItemEdited(by=by):
             return f"edited       {unit} in the dead letter queue, by {by}"
+
+
+def _ended(left: tuple[str, ...]) -> str:
+    """Describe the processes that an attempt left running, and that were ended with it."""
+    if not left:
+        return ""
+    shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+    return f"; ended {len(left)} process{'' if len(left) == 1 else 'es'} that it left running: {shown}"
 
 
 def _cost(event: ev.StepFailed | ev.StepInterrupted) -> str:
