@@ -70,7 +70,7 @@ def cost(run_name: str | None, pipeline: str, since: str, by: By | None, as_json
 
 
 def _notes(rows: list[Sum], shown: list[Sum], total: Sum, by: str) -> list[str]:
-    """Return lines that say why the rows do not add up to the total, and what a column counts."""
+    """Return lines about rows that do not add up to the total, and about the meaning of LOST."""
     notes = []
     hidden = [row for row in rows if row not in shown]
     if hidden:
