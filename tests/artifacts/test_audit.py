@@ -15,10 +15,11 @@ from tests.pipelines import as_somebody, pipeline
 def test_touching_changes_nothing_and_fast_trusts_what_was_not_touched(project: Project) -> None:
     failed_after(project, two("echo one > out.txt", "true"))
     os.utime(project.root / "out.txt", ns=(1, 1))
-    assert "[info] out.txt intact" in project.rerail("resume", "r", "--dry-run", check=0).stderr
-    assert "[info] out.txt intact" in project.rerail("resume", "r", "--dry-run", "--verify", "fast", check=0).stderr
+    assert "out.txt" not in project.rerail("resume", "r", "--dry-run", check=0).stderr
+    assert "[info] out.txt intact" in project.rerail("resume", "r", "--dry-run", "-v", check=0).stderr
+    assert "[info] out.txt intact" in project.rerail("resume", "r", "--dry-run", "-v", "--verify", "fast", check=0).stderr
     (project.root / "out.txt").write_text("two\n")
-    assert "[warn] out.txt changed" in project.rerail("resume", "r", "--dry-run", "--verify", "fast", check=0).stderr
+    assert "[warn] out.txt was changed" in project.rerail("resume", "r", "--dry-run", "--verify", "fast", check=0).stderr
 
 
 def test_the_last_producer_of_a_path_owns_it(project: Project) -> None:
@@ -136,7 +137,7 @@ def test_who_may_read_it_is_not_what_it_is(project: Project) -> None:
     (project.root / "ok").touch()
     (project.root / "d" / "k").chmod(0o600)
 
-    assert "[info] d intact" in project.rerail("resume", "r", check=0).stderr
+    assert "[info] d intact" in project.rerail("resume", "r", "-v", check=0).stderr
 
 
 def test_a_directory_that_became_a_link_to_itself(project: Project) -> None:

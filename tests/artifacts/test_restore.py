@@ -27,7 +27,7 @@ def test_the_log_says_what_was_found_restored_and_run(project: Project) -> None:
 
     assert "[warn] out.txt missing -- restored from the content store" in done.stderr
     assert re.search(r"rerun +b +failed: exited with code 1", done.stderr)
-    assert "reusing 0 of 2 steps, restoring 1, rerunning 1; saves" in done.stderr
+    assert "reusing 0 of 2 steps, restoring 1, rerunning 1" in done.stderr
     assert project.ledger() == ["a", "b", "b"]
     assert (project.root / "out.txt").read_text() == "one\n"
 

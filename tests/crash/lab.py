@@ -282,6 +282,8 @@ def _be_the_child(
 QUIET = {"mode": "off"}
 RUN = ["run", "pipeline.yaml", "--id", "r", "--resume", "--parallel", "2", "--json"]
 
+KEEP = ["resume", "r", "--keep-changes", "--parallel", "2", "--json"]
+
 
 def experiment(order: dict[str, Any]) -> dict[str, Any]:
     """Meet the fault, then be resumed until the run is completed; everything an oracle needs."""
@@ -296,10 +298,11 @@ def experiment(order: dict[str, Any]) -> dict[str, Any]:
             open(place.ledger + ".ok", "w", encoding="utf-8").close()
         if order.get("before"):
             lives.append(live(place, RUN, order["before"]))
-        lives.append(live(place, RUN, order))
+        command = KEEP if order.get("keep") else RUN
+        lives.append(live(place, command, order))
         messages = place.text(place.messages)
         for _ in range(4):
-            lives.append(live(place, RUN, QUIET))
+            lives.append(live(place, command, QUIET))
             if lives[-1]["code"] == 0:
                 break
         final = _final(place)

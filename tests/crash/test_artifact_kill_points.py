@@ -24,6 +24,7 @@ FILES = {
     "two.txt": "first\nx\n",
     "end.txt": "first\nx\nz\n",
 }
+KEPT = FILES | {"a/one.txt": EDITED, "two.txt": EDITED + "x\n", "end.txt": EDITED + "x\nz\n"}
 ORDER = {"pipeline": "artifacts", "everywhere": True}
 
 
@@ -67,6 +68,25 @@ def test_killed_anywhere_while_artifacts_are_moved_aside_and_restored(lab: Lab, 
         counted = starts(result)
         assert (counted["one"], counted["tree"]) == (1, 1), result  # restored, not run again
         assert 2 <= counted["two"] <= 3, result  # no copy was kept: run again, once more at most
+
+
+@pytest.mark.scenario("A3")
+@pytest.mark.parametrize("mode", ["kill", "torn"])
+def test_killed_anywhere_while_an_edited_artifact_is_accepted(lab: Lab, mode: str, sample: Sample) -> None:
+    """Accepted or not, never half: the edit stands, what depends on it was made of it, and nothing of it is lost."""
+    at, step = sample.points(8)
+    while True:
+        result = lab.ask(mode=mode, at=at, damage=True, keep=True, **ORDER)
+        met = result["lives"][1]
+        context = {key: result[key] for key in ("lives", "ledger", "messages", "later_messages")}
+        assert result["lives"][-1]["code"] == 0, context
+        assert set(result["statuses"].values()) == {"completed"}, context
+        assert result["files"] == KEPT, context
+        assert not result["strays"], context
+        assert starts(result)["one"] == 1, context
+        if met["code"] != SIGKILLED:
+            break
+        at += step
 
 
 @pytest.mark.scenario("C1", "D11")

@@ -20,6 +20,7 @@ WITH_CONSOLE = [page for page in PAGES if "```console" in page.read_text(encodin
 
 _EQUAL = [
     (re.compile(r"attempt 1 \(after [^)]*\)"), "attempt 1"),  # said where it took a second, as a slow disk makes it
+    (re.compile(r" \([^)]* from start to finish\)"), ""),  # said where the wait in between took a second
     (re.compile(r"until (\d{4}-\d\d-\d\d )?\d\d:\d\d\b"), "until TIME"),
     (re.compile(r"approved by \S+"), "approved by NAME"),
     (re.compile(r"\d\d:\d\d:\d\d"), "TIME"),

@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "a changed artifact of the same size is believed",
-        'return AuditFinding() if self._digests[key] == entry.sha256 else AuditFinding(condition="changed")',
+        "return AuditFinding() if self._digests[key] == entry.sha256 else _same_size(entry)",
         "return AuditFinding()",
     ),
     Mutant(

@@ -10,10 +10,19 @@ from typing import Any, NamedTuple
 from rerail.app.masking import mask_of, secrets_of
 from rerail.app.planning import ResumeRequest, checkpoint, plan_resume
 from rerail.app.restore import seal_now
-from rerail.app.traces import end_processes, last_traces, process_tag
+from rerail.app.traces import death_of, end_processes, last_traces, process_tag
 from rerail.core import item_list as lists
 from rerail.core.compaction import is_past_iteration
-from rerail.core.events import ApprovalGiven, Event, ItemDropped, ItemEdited, RunInterrupted, StepMarked
+from rerail.core.durations import open_seconds
+from rerail.core.events import (
+    ApprovalGiven,
+    ArtifactsAccepted,
+    Event,
+    ItemDropped,
+    ItemEdited,
+    RunInterrupted,
+    StepMarked,
+)
 from rerail.core.inflight import interrupted_event
 from rerail.core.model import Approve, CheckpointPolicy, Pipeline, every_step
 from rerail.core.plan import ExecuteOptions
@@ -23,7 +32,7 @@ from rerail.errors import RunBusy, UsageError
 from rerail.ports import RunWriter, Store
 
 MAX_REASON = 10_000  # characters
-_SAID = StepMarked | ApprovalGiven | ItemDropped | ItemEdited  # events of people
+_SAID = StepMarked | ArtifactsAccepted | ApprovalGiven | ItemDropped | ItemEdited  # events of people
 
 
 @contextlib.contextmanager
@@ -56,7 +65,19 @@ def mark(store: Store, run_id: str, unit: UnitId, status: Any, by: str, *, base_
         if known.status == "running":  # recorded so by an invocation that is over
             seen = last_traces(store, log.recording, process_tag(log)).get(unit)
             events.insert(0, interrupted_event(unit, known, seen, now))
-        _record(store, log, events)
+        record(store, log, events)
+
+
+def accept(store: Store, run_id: str, unit: UnitId, paths: Sequence[str], by: str, *, base_dir: str = "") -> int:
+    """Accept edited artifacts of a completed unit as its product; return how many units changed.
+
+    Raise UsageError if a path is no artifact of the unit, or the file is not as declared.
+    """
+    from rerail.app.acceptance import accept_now, recorded_paths  # only for edited artifacts
+
+    with _owned(store, run_id) as log:
+        ready = plan_resume(store, log.recording, ResumeRequest(execute=ExecuteOptions(verify=None)), base_dir)
+        return accept_now(ready, {unit: recorded_paths(ready, unit, paths)}, by, store, log, record)
 
 
 class PersonsAnswer(NamedTuple):
@@ -94,7 +115,7 @@ def answer(store: Store, run_id: str, step: str, verdict: PersonsAnswer, *, base
             store.send(run_id, said)
             return unit, True
         _check_unanswered(log.recording.state, unit, run_id)  # another answer may have been quicker
-        _record(store, log, [said])
+        record(store, log, [said])
     return unit, False
 
 
@@ -158,16 +179,17 @@ def _check_current_iteration(state: RunState, unit: UnitId, run_id: str) -> None
 
 def _change(store: Store, run_id: str, events: Callable[[datetime], Sequence[Event]]) -> None:
     with _owned(store, run_id) as log:
-        _record(store, log, [*events(datetime.now(UTC))])
+        record(store, log, [*events(datetime.now(UTC))])
 
 
-def _record(store: Store, log: RunWriter, events: list[Event]) -> None:
+def record(store: Store, log: RunWriter, events: list[Event]) -> None:
     """Append events to a run without an owner; an invocation that was killed is recorded as over first."""
     state: RunState = log.recording.state
     if state.status == "running":
         at = next((at for at, event in enumerate(events) if isinstance(event, _SAID)), 0)
         last = state.updated_at or events[0].at  # it was not executed since
-        events.insert(at, RunInterrupted(at=last, reason="its process died"))
+        lasted = open_seconds(state, death_of(store, log.recording))
+        events.insert(at, RunInterrupted(at=last, reason="its process died", active_seconds=lasted))
     mask = secrets_of(store, log.recording)
     events = [mask.struct(event) for event in events]
     fold(enumerate(events, state.seq + 1), state)  # raises IllegalEvent before anything is written

@@ -86,6 +86,7 @@ class ResumeRequest(InvocationRequest, frozen=True, kw_only=True):
     options: RunOptions | None = None  # None: as recorded
     pipeline: Pipeline | None = None
     progress: Callable[[int], None] = lambda _: None  # called with the bytes that the audit has read
+    by: str = ""  # the person who accepts edited artifacts
 
 
 def prepare(store: Store, run_id: str, request: ResumeRequest | None = None, *, base_dir: str = "") -> ResumePlan:

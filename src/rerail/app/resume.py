@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,8 +17,10 @@ from rerail.app.planning import ResumePlan, ResumeRequest, checkpoint, plan_resu
 from rerail.app.restore import restore, restore_events
 from rerail.app.start import started
 from rerail.app.traces import end_processes, ended_words
+from rerail.core.audit import Flaw
 from rerail.core.events import RunResumed, RunStarted
 from rerail.core.model import RunOptions
+from rerail.core.unit_id import UnitId
 from rerail.ports import Reporter, RunWriter, Store
 
 
@@ -27,6 +29,11 @@ class ResumeObserver:
 
     def on_plan(self, ready: ResumePlan) -> None:
         """Take the plan, before anything is touched; again if another one had to be made."""
+
+    def on_edits(self, ready: ResumePlan, edits: Mapping[UnitId, Sequence[Flaw]]) -> Mapping[UnitId, Sequence[Flaw]]:
+        """Return those of the edited artifacts that a person keeps; the others are restored."""
+        del ready, edits
+        return {}
 
     def on_restored(self, ready: ResumePlan, done: list[Any]) -> None:
         """Take the findings and restores, before anything runs."""
@@ -65,6 +72,7 @@ def resume(
         if waited:  # files that the plan is about may have changed meanwhile
             ready = plan_resume(store, recording, request, base_dir)
         sweep_channels(store)
+        ready = _accepting(ready, request, observer, store, log, base_dir)
         observer.on_plan(ready)
         options = request.options or (recording.state.options if recording.state.seq else recording.header.options)
         mask = mask_of(ready.pipeline, options)
@@ -85,6 +93,26 @@ def resume(
             superseded=ready.audit.taken_over,
         )
         return execute(log, ready.pipeline, ready.plan, opening, reporters, invocation)
+
+
+def _accepting(
+    ready: ResumePlan, request: ResumeRequest, observer: ResumeObserver, store: Store, log: RunWriter, base_dir: str
+) -> ResumePlan:
+    """Accept the edited artifacts that a person keeps, and return the plan that follows."""
+    if not ready.audit.flaws:
+        return ready
+    # Only for runs with broken artifacts.
+    from rerail.app.acceptance import accept_now, as_kept, edited_flaws
+    from rerail.app.interventions import record  # only for runs with broken artifacts
+
+    edits = edited_flaws(ready)
+    kept = edits if request.execute.keep_changes or not edits else observer.on_edits(ready, edits)
+    if not kept:
+        return ready
+    wanted = {unit: {flaw.artifact for flaw in flaws} for unit, flaws in kept.items()}
+    accept_now(ready, wanted, request.by, store, log, record)
+    again = plan_resume(store, log.recording, request, base_dir)
+    return msgspec.structs.replace(again, plan=as_kept(again.plan, kept))
 
 
 def _save_last_snapshot(store: Store, log: RunWriter, ready: ResumePlan) -> None:

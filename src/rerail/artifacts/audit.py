@@ -34,6 +34,8 @@ from rerail.errors import ArtifactUnreadable
 from rerail.ports import ContentStore
 from rerail.walker import is_pattern
 
+CHUNK_BYTES = 1024 * 1024
+
 
 class AuditFinding(msgspec.Struct, kw_only=True):
     """Condition of a path compared with its record."""
@@ -231,12 +233,24 @@ class Auditor:
             what = "a directory" if stat.S_ISDIR(status.st_mode) else "a link" if stat.S_ISLNK(status.st_mode) else "odd"
             return AuditFinding(condition="wrong type", detail=f"now {what}")
         if status.st_size == 0 and entry.size:
-            return AuditFinding(condition="empty")
-        if status.st_size < entry.size:
+            return AuditFinding(condition="empty", detail=f"was {entry.size} bytes")
+        if status.st_size < entry.size and self._is_prefix(full, entry):
             return AuditFinding(condition="truncated", detail=f"{status.st_size} of {entry.size} bytes")
-        if status.st_size > entry.size:
+        if status.st_size != entry.size:
             return AuditFinding(condition="changed", detail=f"{status.st_size} bytes, was {entry.size}")
         return self._by_content(entry, full, declared)
+
+    def _is_prefix(self, full: str, entry: AuditEntry) -> bool:
+        """Return whether a file is the beginning of the sealed one: certain only where there is a copy."""
+        try:
+            copy = self._content.open(entry.sha256)
+        except (OSError, ValueError, KeyError):
+            return False
+        with os.fdopen(copy, "rb") as sealed, open(full, "rb") as file:
+            while part := file.read(CHUNK_BYTES):
+                if sealed.read(len(part)) != part:
+                    return False
+        return True
 
     def _by_content(self, entry: AuditEntry, full: str, declared: Artifact | None) -> AuditFinding:
         checks = declared if declared is not None and declared.has_checks else None
@@ -244,7 +258,7 @@ class Auditor:
         try:
             key = (full, stamp_of(os.lstat(full)))
             if checks is None and key in self._digests:
-                return AuditFinding() if self._digests[key] == entry.sha256 else AuditFinding(condition="changed")
+                return AuditFinding() if self._digests[key] == entry.sha256 else _same_size(entry)
             reading = read(full, ReadRequest(checks=checks, schema=schema, progress=self._progress))
         except OSError as error:
             raise _unreadable(full, error) from error
@@ -252,7 +266,7 @@ class Auditor:
             raise _restless(error) from None
         self._digests[full, reading.stamp] = reading.sha256
         if reading.sha256 != entry.sha256:
-            return AuditFinding(condition="changed")
+            return _same_size(entry)
         return AuditFinding(condition="fails its checks", detail=reading.problem) if reading.problem else AuditFinding()
 
     def _other(self, entry: AuditEntry, full: str) -> AuditFinding:
@@ -318,6 +332,10 @@ def _with_later(flaw: Flaw, claims: Mapping[str, list[tuple[int, str]]], own: in
     return msgspec.structs.replace(flaw, later=later) if later else flaw
 
 
+def _same_size(entry: AuditEntry) -> AuditFinding:
+    return AuditFinding(condition="changed", detail=f"{entry.size} bytes, as before")
+
+
 def _absent(full: str, error: OSError) -> AuditFinding:
     """Return `missing` where there is no such name, or no directory on the way; raise ArtifactUnreadable otherwise."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -336,7 +354,7 @@ def _unreadable(path: str, error: OSError) -> ArtifactUnreadable:
 
 
 def state_of(record: ArtifactRecord, work_dir: str, content: ContentStore) -> str:
-    """Return intact, missing, empty, truncated, changed or wrong type; `unverified` if only reading it could tell."""
+    """Return intact, missing, empty, changed or wrong type; `unverified` if only reading it could tell."""
     full = os.path.join(work_dir, to_path(record.path))
     if record.kind == "tree":
         return _tree(record, work_dir, content)
@@ -349,7 +367,7 @@ def state_of(record: ArtifactRecord, work_dir: str, content: ContentStore) -> st
     if stamp_of(status) == record.internal.stamp:
         return "intact"
     if status.st_size != record.size:
-        return "empty" if not status.st_size else "truncated" if status.st_size < record.size else "changed"
+        return "changed" if status.st_size else "empty"
     return "unverified"
 
 

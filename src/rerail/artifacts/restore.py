@@ -188,6 +188,12 @@ def describe(
                 told = "restored from the content store"
             where = quarantined.get((decision.unit, flaw.path))
             kept = f"; the file found there is in {os.path.join(run_dir, where)}" if where else ""
-            lines.append(("warn", f"{flaw.words} -- {told}{kept}"))
+            lines.append(("warn", f"{_sentence(flaw, decision.unit)} -- {told}{kept}"))
         lines += [("info", f"{path} intact") for path in audit.intact.get(decision.unit, ())]
     return lines
+
+
+def _sentence(flaw: Flaw, unit: UnitId) -> str:
+    if flaw.condition == "changed":
+        return f"{flaw.path} was changed since step {unit} wrote it" + (f" ({flaw.detail})" if flaw.detail else "")
+    return flaw.words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,16 +14,17 @@ from rerail import api, processes
 from rerail.cli.options import Decorator, Dollars, complete_step, json_option, store_flag, store_option, volume_options
 from rerail.cli.render.output import OutputMode
 from rerail.cli.render.plan import say_found, say_plan
-from rerail.cli.render.prompt import asker
+from rerail.cli.render.prompt import asker, who
 from rerail.cli.render.reporters import Reporters
 from rerail.cli.render.streams import STDERR, ReadingProgress, outlet, print_json, say
 from rerail.cli.render.summary import conclude, report_to_job
 from rerail.cli.render.terminal import terminal_of
-from rerail.core.audit import Audit
+from rerail.core.audit import Audit, Flaw
 from rerail.core.model import RunOptions
 from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.planner import up_to
 from rerail.core.state import RunState
+from rerail.core.unit_id import UnitId
 from rerail.engine.spec import Ask
 from rerail.errors import RunBusy, UsageError
 from rerail.loaders.fields import parse_duration
@@ -128,7 +129,7 @@ def resume_run(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = 
     """Plan a resume, print the plan, and unless it is a dry run execute it; return the exit code."""
     base = store.base_dir
     request = api.ResumeRequest(
-        execute=wanted.execute, progress=ReadingProgress() if not wanted.quiet else lambda _: None
+        by=who(), execute=wanted.execute, progress=ReadingProgress() if not wanted.quiet else lambda _: None
     )
     known = store.read(run_id)
     if wanted.dry_run and (ownership := store.ownership(run_id)).alive:
@@ -141,10 +142,22 @@ def resume_run(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = 
                 report_to_job(store, run_id)
             return 0
         if wanted.dry_run:
+            if wanted.execute.keep_changes:
+                from rerail.app.acceptance import preview  # only where edits are kept
+
+                ready = preview(ready)
             ready = ready.shown
             say(f"rerail: run {run_id} of {ready.recording.header.pipeline}")
             decisions = up_to(ready.pipeline, ready.plan, wanted.execute.until) if wanted.execute.until else ready.plan
-            show_plan(decisions, ready.recording.state, ready.notices, ready.audit, as_json=wanted.as_json)
+            show_plan(
+                decisions,
+                ready.recording.state,
+                ready.notices,
+                ready.audit,
+                as_json=wanted.as_json,
+                ready=ready,
+                verbose=wanted.verbose,
+            )
             return 0
     recorded = known.state.options if known.state.seq else known.header.options
     request = msgspec.structs.replace(request, options=wanted.options(recorded))
@@ -192,6 +205,14 @@ class PlanPrinter(api.ResumeObserver):
             decisions = up_to(ready.pipeline, ready.plan, until) if until else ready.plan
             say_plan(decisions, ready.recording.state, ready.notices, terminal_of(STDERR))
 
+    def on_edits(self, ready: api.ResumePlan, edits: Mapping[UnitId, Sequence[Flaw]]) -> Mapping[UnitId, Sequence[Flaw]]:
+        """Ask a person at the terminal which edited artifacts to keep; elsewhere they are restored."""
+        if self._wanted.quiet or self._wanted.as_json:
+            return {}
+        from rerail.cli.render.edits import ask_about_edits  # only for runs with edited artifacts
+
+        return ask_about_edits(ready, edits, self._store.content, terminal_of(STDERR))
+
     def on_restored(self, ready: api.ResumePlan, done: list[Any]) -> None:
         """Print the findings about files and the restores, then attach the reporters."""
         ready = ready.shown
@@ -199,27 +220,46 @@ class PlanPrinter(api.ResumeObserver):
         if not self._wanted.quiet:
             directory = self._store.directory(ready.run_id)
             where = os.path.relpath(directory) if directory else ""
-            say_found(found_lines(ready.audit, ready.plan, done, where), ready.plan, state, terminal_of(STDERR))
+            lines = found_lines(ready.audit, ready.plan, done, where, ready)
+            say_found(lines, ready.plan, state, terminal_of(STDERR), verbose=self._wanted.verbose)
         self._drain()  # before anything is drawn below it
         self._shown.attach(ready.pipeline, state, ready.recording.header.pipeline_path)
 
 
-def found_lines(audit: Audit, decisions: Plan, done: list[Any] | None = None, run_dir: str = "") -> list[tuple[str, str]]:
+def found_lines(
+    audit: Audit,
+    decisions: Plan,
+    done: list[Any] | None = None,
+    run_dir: str = "",
+    ready: api.ResumePlan | None = None,
+) -> list[tuple[str, str]]:
     """Return lines about the findings of an audit; none if there were no artifacts."""
     if not audit.flaws and not any(audit.intact.values()):
         return []
     from rerail.artifacts.restore import describe  # only for runs with files
 
-    return describe(audit, decisions, done, run_dir)
+    lines = describe(audit, decisions, done, run_dir)
+    if ready is not None:
+        from rerail.cli.render.edits import keep_hints  # only for runs with files
+
+        lines += keep_hints(ready, decisions, done, run_dir)
+    return lines
 
 
 def show_plan(
-    decisions: Plan, state: RunState, notices: tuple[str, ...] = (), audit: Audit | None = None, *, as_json: bool
+    decisions: Plan,
+    state: RunState,
+    notices: tuple[str, ...] = (),
+    audit: Audit | None = None,
+    *,
+    as_json: bool,
+    ready: api.ResumePlan | None = None,
+    verbose: bool = False,
 ) -> None:
     """Print a plan that is not executed."""
     look = terminal_of(STDERR)
     say_plan(decisions, state, notices, look)
-    say_found(found_lines(audit or Audit(), decisions), decisions, state, look)
+    say_found(found_lines(audit or Audit(), decisions, ready=ready), decisions, state, look, verbose=verbose)
     if as_json:
         print_json(decisions)
 

@@ -12,6 +12,8 @@ from rerail.core.unit_id import UnitId
 Condition = Literal["missing", "empty", "truncated", "changed", "wrong type", "fails its checks", "unverifiable"]
 
 
+EDITED: tuple[Condition, ...] = ("changed", "truncated")  # a person may want to keep such a file
+
 Depth = Literal["full", "fast"]
 
 

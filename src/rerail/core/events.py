@@ -109,6 +109,7 @@ CauseKind = Literal[
     "skipped",
     "allowed-failure",
     "restored",
+    "accepted",
     "not-started",
     "approval",
     "interrupted",
@@ -322,6 +323,14 @@ class ArtifactsRestored(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-re
     quarantined: dict[str, str] = {}
 
 
+class ArtifactsAccepted(_UnitEvent, frozen=True, kw_only=True, tag="artifacts-accepted", omit_defaults=True):
+    """Acceptance of edited artifacts of a unit by a person: from here on they are its product."""
+
+    by: str
+    was: dict[str, str]  # path of each accepted artifact → its digest before
+    artifacts: tuple[ArtifactRecord, ...]  # all of the unit's
+
+
 class StepMarked(_UnitEvent, frozen=True, kw_only=True, tag="step-marked", omit_defaults=True):
     """Status of a unit as set by a person."""
 
@@ -401,6 +410,7 @@ UnitEvent = (
     | ApprovalGiven
     | StepInherited
     | ArtifactsRestored
+    | ArtifactsAccepted
     | ItemsListed
     | ItemDropped
     | ItemEdited

@@ -13,8 +13,8 @@ from rerail.core.money import NOTHING, total, totals_by_step
 from rerail.core.state import RunState
 from rerail.core.unit_id import UnitId
 
-DecisionKind = Literal["reuse", "restore", "run", "rerun", "continue", "in-doubt", "skip", "later"]
-KEPT: tuple[DecisionKind, ...] = ("reuse", "restore")
+DecisionKind = Literal["reuse", "restore", "keep", "run", "rerun", "continue", "in-doubt", "skip", "later"]
+KEPT: tuple[DecisionKind, ...] = ("reuse", "restore", "keep")
 Changes = Literal["rerun", "keep", "refuse"]
 
 
@@ -99,6 +99,7 @@ class ExecuteOptions(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes = "rerun"  # for edited steps and sources
     verify: Depth | None = "full"  # None: files are not checked
     restore: bool = True  # broken artifacts, instead of running their steps again
+    keep_changes: bool = False  # edited artifacts are accepted, not restored
     retry: frozenset[UnitId] = frozenset()  # dead letters to retry; empty: as the plan has it
     wait: Literal["", "yes", "no"] = ""  # for a quota: however long, or not at all
     allow_concurrent: bool = False  # beside a live run that writes the same paths

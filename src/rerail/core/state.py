@@ -34,6 +34,7 @@ TRANSITIONS: Final[Mapping[tuple[str, type], UnitStatus]] = {
     ("pending", ev.StepSkipped): "skipped",
     ("pending", ev.StepInherited): "completed",  # or skipped: the event says so
     ("completed", ev.ArtifactsRestored): "completed",
+    ("completed", ev.ArtifactsAccepted): "completed",
     ("running", ev.ItemsListed): "running",
     ("failed", ev.ItemDropped): "skipped",
     ("failed", ev.ItemEdited): "pending",
@@ -190,7 +191,7 @@ def _overrule(state: RunState, unit: UnitState, event: UnitEvent) -> None:
         unit.status = "skipped" if event.skipped else "failed" if event.failed else "completed"
     if isinstance(event, ev.StepMarked):
         unit.status = event.status
-    reopened = event.item is not None and kind is not ev.StepInherited
+    reopened = event.item is not None and kind not in (ev.StepInherited, ev.ArtifactsAccepted)
     if (reopened or unit.status not in ("completed", "skipped")) and state.status == "completed":
         state.status = "interrupted"
         state.reason = f"{event.unit} was {unit.reason}"
@@ -441,6 +442,16 @@ def _restored(_state: RunState, unit: UnitState, _seq: int, event: ev.ArtifactsR
     unit.artifacts = event.artifacts
 
 
+def _accepted(state: RunState, unit: UnitState, seq: int, event: ev.ArtifactsAccepted) -> None:
+    # A different product, and its last producer: as if the step had completed with it.
+    unit.artifacts = event.artifacts
+    unit.changed_seq = unit.completed_seq = seq
+    unit.completions += 1
+    for outer in event.unit.ancestors():
+        if outer != event.unit and outer in state.units:
+            state.units[outer].changed_seq = seq
+
+
 def _inherited(state: RunState, unit: UnitState, seq: int, event: ev.StepInherited) -> None:
     unit.started_seq = seq
     unit.changed_seq = seq
@@ -467,6 +478,7 @@ def _inherited(state: RunState, unit: UnitState, seq: int, event: ev.StepInherit
 REDUCERS: Final[Mapping[type, Any]] = {
     ev.StepInherited: _inherited,
     ev.ArtifactsRestored: _restored,
+    ev.ArtifactsAccepted: _accepted,
     ev.StepStarted: _started,
     ev.StepCompleted: _completed,
     ev.StepFailed: _failed,
@@ -481,7 +493,7 @@ REDUCERS: Final[Mapping[type, Any]] = {
     ev.ItemEdited: _edited,
 }
 BY_PEOPLE: Final = frozenset(
-    (ev.StepMarked, ev.ApprovalGiven, ev.ItemDropped, ev.ItemEdited)
+    (ev.StepMarked, ev.ApprovalGiven, ev.ArtifactsAccepted, ev.ItemDropped, ev.ItemEdited)
 )  # also while the run has no owner
 
 _TAGS: Final[Mapping[type, str]] = {kind: str(kind.__struct_config__.tag) for kind in REDUCERS}  # type: ignore[attr-defined]

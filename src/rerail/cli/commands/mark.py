@@ -17,8 +17,11 @@ from rerail.errors import UsageError
 @run_argument()
 @click.argument("step", shell_complete=complete_step)
 @click.argument("status", type=click.Choice(["completed", "failed", "pending", "skipped"]))
+@click.option(
+    "--accept", "paths", multiple=True, metavar="PATH", help="Accept this changed artifact as it is now; repeatable."
+)
 @store_option()
-def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
+def mark(run_name: str, step: str, status: str, paths: tuple[str, ...], store_url: str | None) -> int:
     """Set the status of a step by hand, where rerail cannot know it.
 
     `skipped` is as if its `when` were false: it does not run, and what depends on it does.
@@ -32,7 +35,17 @@ def mark(run_name: str, step: str, status: str, store_url: str | None) -> int:
         raise UsageError(
             f"run {run_id} has no step {step!r}; it has {', '.join(known[:12])}", hint=f"rerail show {run_id}"
         )
+    if paths and status != "completed":
+        raise UsageError(
+            "--accept goes with the status `completed`", hint=f"rerail mark {run_id} {step} completed --accept …"
+        )
     units = {str(unit): unit for unit in recording.state.units}
+    if paths:
+        unit = units.get(step, UnitId(step))
+        count = interventions.accept(store, run_id, unit, paths, who(), base_dir=store.base_dir)
+        what = "accepted" if count else "nothing to accept, unchanged:"
+        say(f"rerail: {what} {', '.join(paths)} of {step}\n  next: rerail resume {run_id}{store_flag(store)}")
+        return 0
     interventions.mark(store, run_id, units.get(step, UnitId(step)), status, who(), base_dir=store.base_dir)
     say(f"rerail: marked {step} as {status}\n  next: rerail resume {run_id}{store_flag(store)}")
     return 0

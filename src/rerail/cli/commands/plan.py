@@ -22,6 +22,7 @@ from rerail.errors import RunBusy, UsageError
 @click.command(epilog="Example: rerail plan last")
 @click.argument("what", metavar="[PIPELINE|RUN]", required=False, shell_complete=complete_run)
 @click.option("--verify", type=click.Choice(["full", "fast"]), default="full", help="As in `rerail resume`.")
+@click.option("--keep-changes", is_flag=True, help="As in `rerail resume`.")
 @click.option("--no-restore", is_flag=True, help="As in `rerail resume`.")
 @json_option("The decisions and their reasons, as JSON.")
 @store_option()

@@ -25,6 +25,7 @@ from rerail.errors import RunNotFound, UsageError
     help="Verify artifacts by content (full), or by size, times and inode (fast).",
 )
 @click.option("-p", "--param", "params", multiple=True, hidden=True)  # to say where it belongs
+@click.option("--keep-changes", is_flag=True, help="Keep artifacts that were changed by hand, instead of restoring them.")
 @click.option("--no-restore", is_flag=True, help="Rerun steps instead of restoring their artifacts.")
 @execute_options
 def resume(run_name: str | None, params: tuple[str, ...], store_url: str | None, **wishes: Any) -> int:

@@ -57,6 +57,8 @@ def _unit_sentence(event: ev.UnitEvent) -> str:
         case ev.ArtifactsRestored(found=found, quarantined=quarantined):
             what = ", ".join(f"{path} ({condition})" for path, condition in found.items())
             return f"restored     {unit}: {what}{_quarantined(quarantined)}"
+        case ev.ArtifactsAccepted(was=was, by=by):
+            return f"accepted     {unit}: {', '.join(was)} as changed by hand, by {by}"
         case ev.StepInherited(run=run, skipped=skipped):
             return f"inherited    {unit} from run {run}" + (f": skipped, {skipped}" if skipped else "")
         case ev.ApprovalGiven(approved=approved, by=by, reason=reason):

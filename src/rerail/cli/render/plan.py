@@ -19,6 +19,7 @@ from rerail.text import one_line
 _DECISIONS = {
     "reuse": "green",
     "restore": "green",
+    "keep": "green",
     "run": "cyan",
     "rerun": "yellow",
     "continue": "cyan",
@@ -26,6 +27,7 @@ _DECISIONS = {
     "skip": "dim",
     "later": "dim",
 }
+MONEY_AND_TIME = 3  # the first column of numbers
 MAX_INTACT_LINES = 20  # lines about intact artifacts
 
 
@@ -44,7 +46,7 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
         reused = made.kept
         done = reused or made.decision == "continue"
         cost = within.get(made.step, NOTHING).cost_usd if done and made.item is None else 0
-        saved = seconds(made.saved_seconds) if made.saved_seconds else ""
+        saved = _worth_showing(made.saved_seconds)
         style = _DECISIONS[made.decision]
         rows.append(
             (
@@ -59,23 +61,32 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
         (("removed", "dim"), (step, ""), ("not in the pipeline any more (record kept)", "dim"), ("", ""), ("", ""))
         for step in plan.removed
     ]
-    if rows:
-        any_saved = any(row[3][0] or row[4][0] for row in rows)
-        heads = ("PLAN", "STEP", "REASON", "SAVED" if any_saved else "", "COST" if any(row[4][0] for row in rows) else "")
-        rows.insert(0, tuple((head, "dim") for head in heads))
-    for line in table(rows, look, indent="  ", cut=2):
+    if not rows:
+        return
+    heads = ("PLAN", "STEP", "REASON", "SAVED", "COST")
+    used = [at for at in range(len(heads)) if at < MONEY_AND_TIME or any(row[at][0] for row in rows)]
+    cells = [[(heads[at], "dim") for at in used], *([row[at] for at in used] for row in rows)]
+    for line in table(cells, look, indent="  ", cut=2, right=range(MONEY_AND_TIME, len(used))):
         say_raw(line)
 
 
-def say_found(lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Terminal) -> None:
-    """Print the findings of the audit and the restores, a line each, and the saving."""
-    if lines:
-        calm = [line for line in lines if line[0] == "info"]
-        shown = list(lines) if len(calm) <= MAX_INTACT_LINES else [line for line in lines if line[0] != "info"]
-        for level, text in shown:
+def _worth_showing(saved: float) -> str:
+    """Format a saving; '' for less than a second."""
+    return seconds(saved) if saved >= 1 else ""
+
+
+def say_found(
+    lines: Sequence[tuple[str, str]], plan: Plan, state: RunState, look: Terminal, *, verbose: bool = False
+) -> None:
+    """Print the findings of the audit and the restores, a line each, and the saving; intact files only if `verbose`."""
+    calm = [line for line in lines if line[0] == "info"]
+    for level, text in lines:
+        if level == "hint":
+            say_raw(f"  {one_line(text, 1000)}")
+        elif level != "info" or (verbose and len(calm) <= MAX_INTACT_LINES):
             say_raw(_levelled(level, text, look))
-        if len(calm) > MAX_INTACT_LINES:
-            say_raw(_levelled("info", f"{len(calm)} artifacts intact", look))
+    if verbose and len(calm) > MAX_INTACT_LINES:
+        say_raw(_levelled("info", f"{len(calm)} artifacts intact", look))
     say_saved(plan, state)
 
 
@@ -92,11 +103,17 @@ def say_saved(plan: Plan, state: RunState) -> None:
     restored = sum(made.decision == "restore" for made in kept)
     rerun = sum(made.decision == "rerun" for made in plan.decisions)
     saved, cost = plan.saved(state)
-    money = f" and {dollars(cost)}" if cost else ""
-    parts = ((restored, "restoring"), (len(done) - len(kept), "continuing"), (rerun, "rerunning"))
+    saves = " and ".join(filter(None, (_worth_showing(saved), dollars(cost))))
+    edited = sum(made.decision == "keep" for made in kept)
+    parts = (
+        (restored, "restoring"),
+        (edited, "keeping edits of"),
+        (len(done) - len(kept), "continuing"),
+        (rerun, "rerunning"),
+    )
     more = "".join(f", {what} {count}" for count, what in parts if count)
-    reused = f"{len(kept) - restored} of {len(plan.decisions)} steps"
-    say(f"rerail: reusing {reused}{more}; saves {seconds(saved)}{money}")
+    reused = f"{len(kept) - restored - edited} of {len(plan.decisions)} steps"
+    say(f"rerail: reusing {reused}{more}{f'; saves {saves}' if saves else ''}")
 
 
 def say_sum(run_id: str, status: str, state: RunState) -> None:

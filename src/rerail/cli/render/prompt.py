@@ -55,7 +55,7 @@ def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Ter
     while True:
         say_raw(f"  Approve {one_line(step, 200)}? [y]es, [n]o REASON, Enter to decide later")
         say_raw("  > ", end="")
-        line = _line(interrupted)
+        line = read_line(interrupted)
         if line is None or not line.strip():
             say_raw("")
             return Answer(approved=None)
@@ -64,7 +64,7 @@ def _answer(step: str, question: str, interrupted: Callable[[], bool], look: Ter
             return Answer(approved=word.lower()[0] == "y", by=who(), reason=reason.strip())
 
 
-def _line(interrupted: Callable[[], bool]) -> str | None:
+def read_line(interrupted: Callable[[], bool]) -> str | None:
     """Read a line from the terminal; None at its end, or once `interrupted` says so."""
     while not interrupted():
         if select.select([STDIN], [], [], LOOK_SECONDS)[0]:

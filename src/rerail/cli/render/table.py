@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from rerail.cli.render.terminal import Terminal
@@ -15,8 +15,13 @@ _MIN_CUT = 8  # columns that a cut cell keeps
 _NARROWEST = 3
 
 
-def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", cut: int = -1) -> list[str]:
-    """Return the rows as lines. If they are too wide, column `cut` shrinks first, then the widest ones."""
+def table(
+    rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", cut: int = -1, right: Collection[int] = ()
+) -> list[str]:
+    """Return the rows as lines. If they are too wide, column `cut` shrinks first, then the widest ones.
+
+    Columns `right` are aligned on the right.
+    """
     if not rows:
         return []
     cells = [[(text := one_line(raw, 2000), style, columns(text)) for raw, style in row] for row in rows]
@@ -27,7 +32,7 @@ def table(rows: Sequence[Sequence[Cell]], look: Terminal, *, indent: str = "", c
         widths[cut] = max(room - (sum(widths) - widths[cut]), least)
         while sum(widths) > room and max(widths) > _NARROWEST:  # then the widest columns shrink too
             widths[widths.index(max(widths))] -= 1
-    return [indent + _line(row, widths, look) for row in cells]
+    return [indent + _line(row, widths, look, right) for row in cells]
 
 
 def width_of(rows: Sequence[Sequence[Cell]]) -> int:
@@ -36,12 +41,13 @@ def width_of(rows: Sequence[Sequence[Cell]]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
-def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Terminal) -> str:
+def _line(row: Sequence[tuple[str, str, int]], widths: Sequence[int], look: Terminal, right: Collection[int]) -> str:
     parts = []
-    for (text, style, taken), width in zip(row, widths, strict=True):
+    for at, ((text, style, taken), width) in enumerate(zip(row, widths, strict=True)):
         shown, used = (text, taken) if taken <= width else (fitted(text, width, look), width)
         painted = look.paint(shown, style) if style else shown
-        parts.append(painted + " " * (width - used))
+        blank = " " * (width - used)
+        parts.append(blank + painted if at in right else painted + blank)
     return _GAP.join(parts).rstrip()
 
 
