@@ -439,4 +439,11 @@ MUTANTS = (
         new='"lock"))',
         tests=("tests/crash/test_prune_races.py::test_nothing_that_a_live_run_may_need_is_removed",),
     ),
+    Mutant(
+        name="an-accepted-edit-changes-nothing-below-it",
+        file="core/state.py",
+        old="    unit.changed_seq = unit.completed_seq = seq\n    unit.completions += 1\n    for outer",
+        new="    unit.completed_seq = seq\n    unit.completions += 1\n    for outer",
+        tests=("tests/app/test_acceptance.py::test_the_plan_says_what_is_kept",),
+    ),
 )
