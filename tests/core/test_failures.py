@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import Any
 
 from rerail.core import events as ev
-from rerail.core.failures import root_cause
+from rerail.core.failures import FailureLog, root_cause
 from rerail.core.model import RunOptions
 from rerail.core.state import RunState, apply
 from rerail.core.unit_id import UnitId
@@ -78,3 +81,63 @@ def test_of_an_item_of_several_steps_the_step_is_the_cause_and_the_item_is_in_th
 
     assert cause is not None
     assert (cause.unit, cause.item) == (("m/x", "a"), ("m", "a"))
+
+
+def map_of_failures(count: int) -> list[ev.Event]:
+    """Return the events of a map of which all items fail, each in a step of its own."""
+    keys = [f"i{number}" for number in range(count)]
+    events: list[ev.Event] = [started("m"), listed("m", *keys)]
+    for at, key in enumerate(keys):
+        events += [started("m", key, at), started("m/x", key), failed("m/x", key, at), failed("m", key, at)]
+    return [*events, failed("m", None, count)]
+
+
+def causes(events: list[ev.Event], log: FailureLog) -> list[bool]:
+    """Return for each failure whether the log says the same of it as the whole state."""
+    state = state_after()
+    same = []
+    for seq, event in enumerate(events, 2):
+        apply(state, seq, event)
+        log.note(event)
+        if isinstance(event, ev.StepFailed):
+            same.append(log.cause(state, event) == root_cause(state, event.unit))
+    return same
+
+
+def test_the_log_of_failures_finds_the_root_cause_of_the_whole_state() -> None:
+    assert causes(map_of_failures(4), FailureLog()) == [True] * 9
+
+
+def test_the_log_of_failures_knows_those_of_earlier_invocations() -> None:
+    events = map_of_failures(3)
+    *before, last = events
+    state = state_after(*before)
+    apply(state, len(events) + 1, last)
+    log = FailureLog()
+    log.note(last)
+
+    assert isinstance(last, ev.StepFailed)
+    assert log.cause(state, last) == root_cause(state, UnitId("m"))
+    assert log.cause(state, last).unit == ("m/x", "i0")
+
+
+def test_many_failures_of_items_are_looked_at_a_few_times_each() -> None:
+    events = map_of_failures(200)
+    state, log, looked = state_after(), FailureLog(), 0
+
+    def count(frame: FrameType, event: str, _arg: Any) -> None:
+        nonlocal looked
+        looked += event == "call" and frame.f_code.co_name in ("is_within", "is_dead_letter")
+
+    for seq, event in enumerate(events, 2):
+        apply(state, seq, event)
+        if not isinstance(event, ev.StepFailed):
+            continue
+        sys.setprofile(count)
+        try:
+            log.note(event)
+            log.cause(state, event)
+        finally:
+            sys.setprofile(None)
+
+    assert 400 <= looked < 20 * 200

@@ -447,7 +447,7 @@ def test_a_pipeline_file_whose_name_holds_a_secret_is_refused(project: Project) 
     project.env["TOK"] = secret
     project.pipeline("secrets: [TOK]\nsteps: [{run: 'true'}]", f"{secret}.yaml")
 
-    assert "holds a secret" in project.rerail("run", f"{secret}.yaml", check=2).stderr
+    assert "holds the secret TOK" in project.rerail("run", f"{secret}.yaml", check=2).stderr
     assert not list(project.root.rglob("run.json"))
 
 

@@ -13,19 +13,18 @@ from rerail.core.run_state import RunState
 from rerail.core.unit_id import UnitId, steps_around
 
 
+def is_dead_letter(state: RunState, unit: UnitId) -> bool:
+    """Return whether a unit is in the dead letter queue."""
+    known = state.units[unit]
+    if known.index is None or known.status != "failed" or known.retry_at is not None or known.allowed:
+        return False
+    controller = state.units.get(unit.controller)
+    return controller is not None and controller.items is not None and not controller.items.is_loop
+
+
 def dead_letters(state: RunState) -> Iterator[UnitId]:
     """Yield the units in the dead letter queue."""
-    for unit, unit_state in state.units.items():
-        if (
-            unit_state.index is None
-            or unit_state.status != "failed"
-            or unit_state.retry_at is not None
-            or unit_state.allowed
-        ):
-            continue
-        controller = state.units.get(unit.controller)
-        if controller is not None and controller.items is not None and not controller.items.is_loop:
-            yield unit
+    return (unit for unit in state.units if is_dead_letter(state, unit))
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
