@@ -55,6 +55,7 @@ def cli_reference() -> str:
     """Every command with its options, as its own help says it."""
     from click import Context, Option
 
+    from rerail.cli.help import OTHER, SectionedCommand, default_of
     from rerail.cli.main import COMMANDS, cli
 
     intro = (
@@ -71,12 +72,19 @@ def cli_reference() -> str:
         usage = command.get_usage(Context(command, parent=context, info_name=name)).removeprefix("Usage: ")
         parts.append(f"\n## rerail {name}\n\n{inspect.cleandoc(command.help or '')}\n\n```text\n{usage}\n```\n")
         options = [option for option in command.params if isinstance(option, Option) and not option.hidden]
-        if options:
+        inside = Context(command, parent=context, info_name=name)
+        sections = command.sections(inside) if isinstance(command, SectionedCommand) else {"": options}
+        for section, found in sections.items():
+            if section == OTHER or not found:
+                continue
+            parts.append(f"\n### {section}\n" if section else "")
             parts.append("\n| option | |\n|---|---|\n")
-        for option in options:
-            names = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
-            value = "" if option.is_flag else f" `{option.make_metavar(context)}`"
-            parts.append(f"| {names}{value} | {option.help} |\n".replace("[a|", "[a\\|"))
+            for option in found:
+                names = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
+                value = "" if option.is_flag else f" `{option.make_metavar(context)}`"
+                default = default_of(option)
+                meaning = f"{option.help} Default: {default}." if default else option.help
+                parts.append(f"| {names}{value} | {meaning} |\n".replace("[a|", "[a\\|"))
         example = (command.epilog or "").removeprefix("Example: ")
         parts.append(f"\nFor example: `{example}`\n")
     return "".join(parts)

@@ -77,13 +77,25 @@ def changes_option() -> Decorator:
         "--changes",
         type=click.Choice(["rerun", "keep", "refuse"]),
         default="rerun",
-        help="What to do with steps edited since they ran.",
+        show_default=True,
+        help="Steps edited since they ran: rerun them, keep their results, or refuse to continue.",
     )
 
 
-def execute_options(command: Any) -> Any:
-    for option in (
-        click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Run up to N steps in parallel."),
+def execute_options(*, recorded: bool = True) -> Decorator:
+    """Add the options of every command that executes a run; `recorded` says whether the run already has limits."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(_execute_options(recorded=recorded)):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _execute_options(*, recorded: bool) -> tuple[Decorator, ...]:
+    limit = "as recorded" if recorded else "as in the pipeline"
+    return (
         click.option(
             "--from",
             "start",
@@ -92,6 +104,7 @@ def execute_options(command: Any) -> Any:
             shell_complete=complete_step,
             help="Rerun STEP and everything after it.",
         ),
+        click.option("--until", default="", metavar="STEP", shell_complete=complete_step, help="Stop when STEP is done."),
         click.option(
             "--skip",
             multiple=True,
@@ -99,30 +112,43 @@ def execute_options(command: Any) -> Any:
             shell_complete=complete_step,
             help="Skip STEP, as if `when` were false; repeatable.",
         ),
-        click.option("--until", default="", metavar="STEP", shell_complete=complete_step, help="Stop when STEP is done."),
-        click.option("--budget-usd", type=Dollars(), metavar="X", help="Pause once this budget is spent."),
-        click.option("--max-runtime", metavar="D", help="Pause after this time (5h50m)."),
+        click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
+        click.option(
+            "--parallel",
+            type=click.IntRange(min=1),
+            metavar="N",
+            show_default="as recorded" if recorded else "number of processors",
+            help="Run up to N steps in parallel.",
+        ),
+        click.option(
+            "--budget-usd", type=Dollars(), metavar="X", show_default=limit, help="Pause once X dollars are spent."
+        ),
+        click.option(
+            "--max-runtime",
+            metavar="D",
+            show_default="as recorded" if recorded else "no limit",
+            help="Pause after this time, such as 5h50m.",
+        ),
         click.option(
             "--wait/--no-wait",
             default=None,
-            help="Wait for an exhausted quota to reset; --no-wait tries now.",
+            show_default="pause if longer than `pause_after`",
+            help="Wait for an exhausted quota to reset, however long; --no-wait tries now.",
         ),
         click.option("--allow-concurrent", is_flag=True, help="Run beside a live run of the same files or group."),
         click.option(
-            "--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable everywhere."
-        ),
-        click.option("--dry-run", is_flag=True, help="Show the plan and change nothing."),
-        click.option(
             "--output",
             type=click.Choice(["live", "grouped", "failed", "none"]),
-            help="Show what steps print: as it comes, or together once a step has ended.",
+            show_default="none; live with -v and in CI, grouped on GitHub Actions",
+            help="Show what steps print: as it comes, once a step has ended, only of failed steps, or not.",
         ),
         json_option("Stream events as JSON, one per line, once durable."),
-        store_option(),
+        click.option(
+            "--secret", "secrets", multiple=True, metavar="NAME", help="Mask the value of this variable everywhere."
+        ),
         volume_options,
-    ):
-        command = option(command)
-    return command
+        store_option(),
+    )
 
 
 def resume_run(store: Store, run_id: str, wanted: ExecuteFlags, headline: str = "") -> int:

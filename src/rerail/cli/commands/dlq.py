@@ -14,6 +14,7 @@ import msgspec
 
 from rerail.app import interventions
 from rerail.cli.execute import ExecuteFlags, changes_option, execute_options, resume_run
+from rerail.cli.help import SectionedCommand
 from rerail.cli.options import (
     find_run,
     find_run_or_newest,
@@ -176,11 +177,11 @@ def show(run_name: str | None, items: tuple[str, ...], as_json: bool, store_url:
     return 0
 
 
-@dlq.command(epilog="Example: rerail dlq retry last 'chapter-*'")
+@dlq.command(cls=SectionedCommand, epilog="Example: rerail dlq retry last 'chapter-*'")
 @run_argument()
 @selecting
 @changes_option()
-@execute_options
+@execute_options()
 def retry(run_name: str, items: tuple[str, ...], step: str, error: str, store_url: str | None, **wishes: Any) -> int:
     """Retry items in the same run, then complete the map and everything after it."""
     store = open_store(store_url)

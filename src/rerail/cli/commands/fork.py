@@ -10,13 +10,14 @@ import msgspec
 from rerail import api
 from rerail.app.start import with_new_id
 from rerail.cli.execute import ExecuteFlags, execute_options, resume_run, show_plan
+from rerail.cli.help import SectionedCommand
 from rerail.cli.options import complete_param, find_run, open_store, pairs, param_values, run_argument
 from rerail.cli.render.streams import say
 from rerail.errors import UsageError
 from rerail.stores.directory import check_run_id
 
 
-@click.command(epilog="Example: rerail fork last -p level=final")
+@click.command(cls=SectionedCommand, epilog="Example: rerail fork last -p level=final")
 @run_argument()
 @click.option(
     "-p",
@@ -30,7 +31,7 @@ from rerail.stores.directory import check_run_id
 @click.option("--id", "run_id", metavar="ID", help="The id of the new run, instead of a generated one.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Metadata of the new run; repeatable.")
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
-@execute_options
+@execute_options()
 def fork(
     run_name: str,
     params: tuple[str, ...],

@@ -23,7 +23,9 @@ from rerail.errors import RunBusy, UsageError
 
 @click.command(epilog="Example: rerail plan last")
 @click.argument("what", metavar="[PIPELINE|RUN]", required=False, shell_complete=complete_run)
-@click.option("--verify", type=click.Choice(["full", "fast"]), default="full", help="As in `rerail resume`.")
+@click.option(
+    "--verify", type=click.Choice(["full", "fast"]), default="full", show_default=True, help="As in `rerail resume`."
+)
 @click.option("--keep-changes", is_flag=True, help="As in `rerail resume`.")
 @click.option("--no-restore", is_flag=True, help="As in `rerail resume`.")
 @click.option("--graph", "drawn", is_flag=True, help="Draw the steps and their needs instead; of a run, with statuses.")

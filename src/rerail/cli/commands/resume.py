@@ -9,25 +9,29 @@ import click
 
 from rerail.app.runs import unfinished
 from rerail.cli.execute import ExecuteFlags, changes_option, execute_options, resume_run
+from rerail.cli.help import SectionedCommand
 from rerail.cli.options import find_run, find_run_or_newest, open_store, run_argument, store_flag
 from rerail.cli.render.streams import say
 from rerail.cli.render.unfinished import others
 from rerail.errors import RunNotFound, UsageError
 
 
-@click.command(epilog="Example: rerail resume          (the newest unfinished run of this directory)")
+@click.command(
+    cls=SectionedCommand, epilog="Example: rerail resume          (the newest unfinished run of this directory)"
+)
 @run_argument(required=False)
 @changes_option()
 @click.option(
     "--verify",
     type=click.Choice(["full", "fast"]),
     default="full",
+    show_default=True,
     help="Verify artifacts by content (full), or by size, times and inode (fast).",
 )
-@click.option("-p", "--param", "params", multiple=True, hidden=True)  # to say where it belongs
+@click.option("-p", "--param", "params", multiple=True, hidden=True, help="Belongs to `fork`.")
 @click.option("--keep-changes", is_flag=True, help="Keep artifacts that were changed by hand, instead of restoring them.")
 @click.option("--no-restore", is_flag=True, help="Rerun steps instead of restoring their artifacts.")
-@execute_options
+@execute_options()
 def resume(run_name: str | None, params: tuple[str, ...], store_url: str | None, **wishes: Any) -> int:
     """Continue a run where it stopped, after verifying the artifacts it relies on."""
     store = open_store(store_url)

@@ -22,6 +22,7 @@ from rerail.cli.execute import (
     resume_run,
     show_plan,
 )
+from rerail.cli.help import SectionedCommand
 from rerail.cli.options import complete_param, default_pipeline, open_store, pairs, param_values, store_flag
 from rerail.cli.render.streams import outlet
 from rerail.cli.render.summary import conclude
@@ -35,7 +36,7 @@ from rerail.ports import Store
 from rerail.stores.directory import check_run_id
 
 
-@click.command(epilog="Example: rerail run pipeline.yaml -p task=docs --parallel 4")
+@click.command(cls=SectionedCommand, epilog="Example: rerail run pipeline.yaml -p task=docs --parallel 4")
 @click.argument("pipeline", type=click.Path(), required=False)
 @click.option(
     "-p",
@@ -63,7 +64,7 @@ from rerail.stores.directory import check_run_id
     help="Start a new run, also beside an unfinished one, without a question or note.",
 )
 @click.option("--fail-fast", is_flag=True, help="Stop the other branches when a step fails.")
-@execute_options
+@execute_options(recorded=False)
 def run(
     pipeline: str | None,
     params: tuple[str, ...],
