@@ -57,13 +57,14 @@ class DeadChannels:
     copied run may still need are read, and left where they are.
     """
 
-    def __init__(self, mark: str, invocation: str = "") -> None:
+    def __init__(self, mark: str, invocation: str = "", *, patient: bool = False) -> None:
+        """Find the channels; if `patient`, wait for watchdogs that have not recorded the death of the owner yet."""
         own = _directories(_prefix(mark))
         lent = [place for place in _directories(_common()) if invocation and _digest(invocation) in place]
         lent = [place for place in lent if place not in own]
         self._places = [*own, *lent]
         self._ours = [*own, *(place for place in lent if _is_abandoned(place))]
-        for place in self._places:
+        for place in self._places if patient else ():
             _wait_for_death(place)
         death = max(filter(None, map(_death, self._places)), default=None)
         self.died_at = death[0] if death else None
@@ -111,7 +112,7 @@ class Channels:
         self._prefix = f"{_prefix(mark)}{_digest(invocation)}-" if invocation else _prefix(mark)
         self._origin = f"{mark.rpartition('@')[2]} {lock}"
         self._directory = ""
-        self._remains = DeadChannels(mark, previous)
+        self._remains = DeadChannels(mark, previous, patient=True)
         self._remains.strip()
         self.died_at, self.died_after = self._remains.died_at, self._remains.died_after
         self.found = self._remains.found

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rerail.cli.render.diagnostics import MOST_FRAMES, framed, shown_message, total
+from rerail.cli.render.diagnostics import MAX_FRAMES, framed, shown_message, total
 from rerail.cli.render.table import columns
 from rerail.cli.render.terminal import Terminal
 from rerail.core.masking import Mask
@@ -104,11 +104,11 @@ def test_a_secret_is_masked_in_the_line_and_the_mark_stays_in_place() -> None:
 
 
 def test_many_errors_have_their_first_line_only_and_are_counted() -> None:
-    found = [Diagnostic("bad", "p.yaml", line, 1, 2, source="x") for line in range(1, MOST_FRAMES + 11)]
+    found = [Diagnostic("bad", "p.yaml", line, 1, 2, source="x") for line in range(1, MAX_FRAMES + 11)]
     lines = framed(found, Terminal())
 
     assert sum("error: bad" in line for line in lines) == len(found)
-    assert sum("^" in line for line in lines) == MOST_FRAMES
+    assert sum("^" in line for line in lines) == MAX_FRAMES
     assert total(found) == f"{len(found)} errors in p.yaml"
     assert total([*found, found[0]._replace(severity="warning")]).endswith("30 errors, 1 warning in p.yaml")
     assert total(found[:1]) == ""

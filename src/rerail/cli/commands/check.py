@@ -13,7 +13,7 @@ from rerail.cli.render.streams import print_json, say, say_raw
 from rerail.cli.render.units import counted
 from rerail.errors import Diagnostic, UsageError
 
-MOST_NAMED = 3  # files in the next command
+MAX_NAMED = 3  # files in the next command
 
 
 @click.command(epilog="Example: rerail check pipeline.yaml")
@@ -44,7 +44,7 @@ def _print(inspections: list[tuple[str, Inspection]], found: list[Diagnostic], *
         if pipeline is not None and not inspection.failed:
             say(f"{path}: OK ({counted(len(pipeline.steps), 'step')}, {counted(len(pipeline.params), 'param')})")
     if failed:
-        say(f"  next: rerail check {' '.join(shlex.quote(path) for path, _ in inspections[:MOST_NAMED])}")
+        say(f"  next: rerail check {' '.join(shlex.quote(path) for path, _ in inspections[:MAX_NAMED])}")
 
 
 def _record(one: Diagnostic) -> dict[str, object]:

@@ -11,8 +11,8 @@ from rerail.cli.render.units import counted
 from rerail.errors import Diagnostic
 from rerail.text import one_line
 
-MOST_FRAMES = 20  # of the others only the first line is shown
-MOST_COLUMNS = 120  # of a line of the file, where the width of the terminal is unknown
+MAX_FRAMES = 20  # of the others only the first line is shown
+MAX_COLUMNS = 120  # of a line of the file, where the width of the terminal is unknown
 _TAB = "    "
 _NARROWEST = 30
 _COLOURS = {"error": "red", "warning": "yellow"}
@@ -39,8 +39,8 @@ def framed(found: Sequence[Diagnostic], look: Terminal) -> list[str]:
     """Return the lines that show diagnostics, with an empty line between those with a frame."""
     lines: list[str] = []
     for number, one in enumerate(found):
-        frame = _frame(one, look) if number < MOST_FRAMES else []
-        if lines and (frame or number == MOST_FRAMES):
+        frame = _frame(one, look) if number < MAX_FRAMES else []
+        if lines and (frame or number == MAX_FRAMES):
             lines.append("")
         lines += [headline(one.place or "rerail", one.message, look, one.severity), *frame]
     return lines
@@ -63,8 +63,8 @@ def _frame(one: Diagnostic, look: Terminal) -> list[str]:
     margin = " " * len(number)
     lines = []
     if one.line and one.source.strip():
-        room = max((look.width or MOST_COLUMNS + 10) - len(number) - 3, _NARROWEST)
-        text, before, marked = _window(one, min(room, MOST_COLUMNS), look)
+        room = max((look.width or MAX_COLUMNS + 10) - len(number) - 3, _NARROWEST)
+        text, before, marked = _window(one, min(room, MAX_COLUMNS), look)
         lines += [f"{margin} {bar}", f"{look.paint(number, 'dim')} {bar} {text}"]
         if one.column:
             mark = look.paint("^" * max(marked, 1), _COLOURS[one.severity])

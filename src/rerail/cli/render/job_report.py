@@ -50,7 +50,7 @@ def report(
         path = environ.get("GITHUB_STEP_SUMMARY", "")
         room = MAX_SUMMARY - (os.path.getsize(path) if os.path.exists(path) else 0)
         _append(path, fitting(summary(recording, store_flag(store), last_failure), room))
-    except (RerailError, OSError) as error:
+    except (RerailError, OSError, ValueError) as error:  # a value that is no text: UnicodeEncodeError
         say(f"rerail: the job was not told of run {run_id}: {error}")
 
 
