@@ -3,11 +3,12 @@
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import chain
 from typing import Any, Literal
 
 import msgspec
 
-from rerail.app.logs import LogReader, LogSelection
+from rerail.app.logs import LogReader, LogSelection, assembled
 from rerail.app.masking import present_secrets
 from rerail.app.planning import absolute, scope_of
 from rerail.core import item_list as lists
@@ -272,11 +273,6 @@ def _names(store: Store, pipeline: Pipeline, unit: UnitId, recording: LoadedRun)
 def _log_tail(store: Store, run_id: str, unit: UnitId) -> list[str]:
     """Return the last lines that a unit printed."""
     reader = LogReader(store.logs(run_id), LogSelection(step=unit.step, item=unit.item))
-    tail: deque[bytes] = deque(maxlen=LOG_LINES)
-    rest: dict[str, bytes] = {}
-    for pieces in (reader.ordered(), reader.new(), reader.rests()):
-        for piece in pieces:
-            *lines, rest[piece.stream] = (rest.get(piece.stream, b"") + piece.data).split(b"\n")
-            tail.extend(lines)
-    tail.extend(line for line in rest.values() if line)
+    pieces = chain(reader.ordered(ended=True), reader.new(), reader.rests())
+    tail = deque((line.text for line in assembled(pieces)), maxlen=LOG_LINES)
     return [line.decode(errors="replace").rstrip("\r") for line in tail]
