@@ -407,7 +407,7 @@ def test_what_is_lost_is_not_called_saved(project: Project) -> None:
     project.rerail("resume", "r", check=-9)  # it is recorded now what the first y has cost
     planned = project.rerail("resume", "r", "--dry-run").stderr
 
-    assert "and $1.00" in planned
+    assert "saves $1.00" in planned
     assert project.json("cost", "r")["total"]["cost_usd"] == 3
 
 
