@@ -109,8 +109,9 @@ class BadRunId(UsageError):
 class RunExists(UsageError):
     """A run id that is taken."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} exists already", hint=f"rerail resume {run_id}")
+    def __init__(self, run_id: str, *, live: bool = False) -> None:
+        state, command = ("is running already", "watch") if live else ("exists already", "resume")
+        super().__init__(f"run {run_id!r} {state}", hint=f"rerail {command} {run_id}")
         self.run_id = run_id
 
 

@@ -62,6 +62,8 @@ def test_without_a_terminal_it_is_restored_and_the_line_tells_how_to_keep_it(edi
 
     assert (edited.root / "m.txt").read_text() == "edited\n"
     assert ran(edited) == ["read", "use"]
+    reasons = [sentence for one in edited.json("why", "w", "make")["invocations"] for sentence in one["sentences"]]
+    assert any(sentence.startswith("accepted m.txt as changed by hand, by ") for sentence in reasons)
 
 
 def test_keep_changes_keeps_what_was_edited_and_restores_what_is_missing(edited: Project) -> None:

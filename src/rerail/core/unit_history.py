@@ -169,6 +169,9 @@ class _Builder:
                     self._settle(status)
             case ev.ArtifactsRestored(found=found):
                 self._note("restored " + ", ".join(f"{path} ({condition})" for path, condition in found.items()))
+            case ev.ArtifactsAccepted(was=was, by=by):
+                self._note(f"accepted {', '.join(was)} as changed by hand, by {by}")
+                self.history.artifacts = event.artifacts
             case ev.ApprovalGiven(approved=approved, by=by):
                 self._note(f"{'approved' if approved else 'rejected'} by {by}")
                 self._because = f"{'approved' if approved else 'rejected'} by {by}"

@@ -106,7 +106,7 @@ class DirectoryStore:
         try:
             return self._create(header, pipeline, path)
         except FileExistsError:
-            raise RunExists(header.run_id) from None
+            raise RunExists(header.run_id, live=self.ownership(header.run_id).alive) from None
         except OSError as error:
             raise StateUnwritable(
                 f"cannot create a run in {self.root}: {error.strerror}",

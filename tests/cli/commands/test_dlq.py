@@ -26,6 +26,7 @@ steps:
     done = project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
     assert "2 items failed permanently: m[b], m[c]" in done.stderr
     assert "4/4, 2 failed" in project.rerail("list", check=0).stdout
+    assert "4 of 4 items, 2 failed" in project.rerail("show", "r", check=0).stdout
     assert project.json("list")[0]["dead_letters"] == 2
     shown = project.rerail("show", "r", check=0).stdout
     assert "2 items failed permanently: rerail dlq list r" in shown

@@ -89,7 +89,7 @@ def test_the_summary_has_steps_items_costs_and_failures_and_nothing_in_it_is_mar
     assert "my *pipe* | &lt;b&gt;x&lt;/b&gt;: run r failed</h3>" in page
     assert [(row[0], row[1][2:], row[2], row[4]) for row in rows] == [
         ("a", "completed", "", "$0.25"),
-        ("m", "completed", "1/2, 1 failed", ""),
+        ("m", "completed", "2/2, 1 failed", ""),
         ("z", "failed", "", ""),
     ]
     assert "<p>2 of 3 steps done, " in page

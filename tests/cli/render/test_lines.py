@@ -47,6 +47,19 @@ def test_lines_about_items_are_one_line_each(project: Project) -> None:
     assert not [line for line in done.stderr.splitlines() if line.startswith("::")]
 
 
+def test_where_output_is_printed_an_attempt_of_an_item_that_is_repeated_is_told(project: Project) -> None:
+    project.pipeline(
+        "steps: [{id: m, map: {over: [one]}, steps: [{id: a, run: 'echo $RERAIL_ATTEMPT; test $RERAIL_ATTEMPT = 2',"
+        " retry: {attempts: 2, delay: 0}}, {id: b, run: 'true'}]}]"
+    )
+    quiet = project.rerail("run", "--fresh", check=0).stderr
+    shown = project.rerail("run", "--fresh", "--output", "live", check=0).stderr
+
+    assert "m/a[one]" not in quiet
+    of_item = [line.partition("m/a[one]")[2] for line in shown.splitlines() if "m/a[one]" in line]
+    assert sorted(of_item) == [" | 1", " | 2", ": exited with code 1; attempt 2 of 2 in 0.0 s"]
+
+
 def lines(capfd: pytest.CaptureFixture[str], *elapsed: float, verbose: bool = False) -> list[str]:
     reporter = LineReporter("r", PLAIN, quiet=False, verbose=verbose)
     for seq, seconds in enumerate(elapsed):

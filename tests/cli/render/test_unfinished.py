@@ -56,6 +56,8 @@ def test_a_live_run_is_to_be_watched(project: Project) -> None:
     assert "run alive with the same params is running: 0 of 1 steps done; watch it with: rerail watch alive" in (
         beside.stderr.readline()
     )
+    taken = project.rerail("run", "--fresh", "--id", "alive", check=2)
+    assert "run 'alive' is running already\n  next: rerail watch alive\n" in taken.stderr
     (project.root / "go").touch()
     assert (alive.wait(), beside.wait()) == (0, 0)
 

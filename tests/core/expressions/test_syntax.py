@@ -32,7 +32,7 @@ TABLE = {
     "[1] | select('od') | list": ("od", "unknown test `od`", "did you mean `odd`?"),
     "params.topic | even": ("even", "unknown filter `even`", "is a test"),
     "params.tpic": ("tpic", "no param `tpic`", "did you mean `topic`?"),
-    "steps.b.status": ("b", "no step `b`", "there is a, late, my-step"),
+    "steps.b.status": ("b", "no step `b`", "known here: a, late, my-step"),
     "steps.late.status": ("late", "step `late` may not have run yet; add it to `needs`", ""),
     "steps.a.output.x": ("output", "a step has outputs, status, exit_code", "steps.a.outputs"),
     "steps.my-step.status == 'failed'": ("steps.my-step", "needs brackets", "steps['my-step']"),
@@ -55,6 +55,14 @@ def test_the_piece_at_fault_is_named(expression: str) -> None:
     assert fix in found.help
     assert found.piece == piece
     assert expression[found.offset :].startswith(piece)
+
+
+def test_known_names_are_in_order_whatever_the_order_of_their_set() -> None:
+    names = frozenset({"deploy", "test", "build", "publish", "zip", "lint", "fetch", "scan"})
+    found = language.check("steps.monitoring.status", VisibleNames(params=(), steps=names, all_steps=names))
+
+    assert found is not None
+    assert found.help == "known here: build, deploy, fetch, lint, publish, scan, test, zip"
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def _items(known: UnitState) -> str:
     if items is None or not items.total:
         return ""
     failed = f", {items.failed} failed" if items.failed else ""
-    return f"{items.completed}/{items.total}{failed}" if not items.is_loop else counted(items.closed, "iteration")
+    return f"{items.closed}/{items.total}{failed}" if not items.is_loop else counted(items.closed, "iteration")
 
 
 def _failures(state: RunState, last_failure: Callable[[UnitId], StepFailed | None]) -> Iterator[RootCause]:

@@ -32,12 +32,14 @@ class LineReporter:
         only_failed: bool = False,
         folded: Callable[[str, list[str]], None] | None = None,
         warns: bool = True,
+        tells_retries: bool = False,
     ) -> None:
         self._run_id = run_id
         self._held = held
         self._only_failed = only_failed
         self._folded = folded
         self._warns = warns
+        self._tells_retries = tells_retries  # of items: where their output is printed, which then appears again
         self._colours = Colours(look)
         self._look = look
         self._quiet = quiet
@@ -78,8 +80,10 @@ class LineReporter:
         if self._is_of_an_item(event):
             assert isinstance(event, ev.UnitEvent)
             # Of an item of several steps only its failure, which has the cause; not each step.
-            for_good = isinstance(event, ev.StepFailed) and event.retry_at is None and event.step in self._maps
-            line = line if for_good else self._progress(event, state) if _closes(event) else ""
+            is_told = False
+            if isinstance(event, ev.StepFailed):
+                is_told = self._tells_retries if event.retry_at is not None else event.step in self._maps
+            line = line if is_told else self._progress(event, state) if _closes(event) else ""
         elif isinstance(event, ev.StepProgressed) and not self._is_due(event):
             line = ""
         output = self._output_of(event)

@@ -69,6 +69,7 @@ class Reporters:
             only_failed=mode == "failed",
             folded=folded,
             warns=self._github is None,
+            tells_retries=mode == "live",
         )
         self.reporters.insert(len(self.reporters) - (self._github is not None), self._lines)
 

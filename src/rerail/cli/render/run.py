@@ -238,6 +238,6 @@ def progress_of(items: ItemsRecord) -> str:
     """Describe the progress of a map or loop."""
     if items.is_loop:
         return counted(items.completed, "iteration")
-    told = [f"{items.completed} of {counted(items.total, 'item')}"]
+    told = [f"{items.completed + items.failed + items.skipped} of {counted(items.total, 'item')}"]
     told += [f"{count} {what}" for count, what in ((items.failed, "failed"), (items.skipped, "skipped")) if count]
     return ", ".join(told)

@@ -25,6 +25,8 @@ def how_far(row: dict[str, Any]) -> str:
         told.append(f"{row['steps_completed']} of {row['steps_total']} steps done")
     if row.get("items_total"):
         told.append(f"{row['items_done']} of {row['items_total']} items")
+    if row.get("dead_letters"):
+        told.append(f"{row['dead_letters']} failed")
     return ", ".join(filter(None, (*told, dollars(row.get("total_cost_usd") or 0))))
 
 

@@ -6,7 +6,6 @@ against those that can exist. Evaluated when the step is about to run.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -252,11 +251,12 @@ def _check_path(path: Sequence[str], visible: VisibleNames, expression: str) -> 
 
 
 def _near(name: str, names: Collection[str], root: str) -> str:
-    near = nearest(name, names)
+    ordered = sorted(names)  # they may come from a set, whose order is another one in every process
+    near = nearest(name, ordered)
     if near:
         return f"did you mean `{near}`?"
-    shown = list(itertools.islice(names, 13))
-    return f"there is {', '.join(shown[:12])}{', …' if len(shown) > 12 else ''}" if shown else f"there are no {root}"
+    shown = ", ".join(ordered[:12]) + (", …" if len(ordered) > 12 else "")
+    return f"known here: {shown}" if ordered else f"there are no {root}"
 
 
 def _only_outputs(visible: VisibleNames, step: str) -> tuple[str, ...]:
