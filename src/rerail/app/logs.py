@@ -155,7 +155,7 @@ class LogReader:
         return sorted(of_log.values(), key=_modified)
 
     def _take_files(self, logs: Sequence[LogFile]) -> Iterator[Piece]:
-        """Yield what was not taken yet of a file, or of the files with the end of a log."""
+        """Yield the rest of a file, or of the files with the end of a log."""
         for log in sorted(logs, key=lambda log: self._continues_at(log.name)) if len(logs) > 1 else logs:
             most = 1 << 60 if is_pooled(log.name) else LOG_BYTES * 2 if log.name.endswith(RESTS) else LOG_BYTES
             yield from self._take(log.name, most, log.modified / 1e9)

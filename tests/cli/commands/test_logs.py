@@ -221,6 +221,7 @@ steps:
     assert project.rerail("logs", "r", "--tail", "1", check=0).stdout == "b | last\n"
 
 
+@pytest.mark.privileges
 def test_the_end_of_a_long_log_comes_before_the_next_step(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'seq 4000000'}, {id: b, run: 'sleep 0.2; echo after'}]")
     project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
