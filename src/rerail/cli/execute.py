@@ -13,14 +13,16 @@ import msgspec
 from rerail import api, processes
 from rerail.cli.options import Decorator, Dollars, complete_step, json_option, store_flag, store_option, volume_options
 from rerail.cli.render.output import OutputMode
-from rerail.cli.render.plan import say_found, say_plan
+from rerail.cli.render.plan import say_first_plan, say_found, say_plan
 from rerail.cli.render.prompt import asker, who
 from rerail.cli.render.reporters import Reporters
 from rerail.cli.render.streams import STDERR, ReadingProgress, outlet, print_json, say
 from rerail.cli.render.summary import conclude, report_to_job
 from rerail.cli.render.terminal import terminal_of
 from rerail.core.audit import Audit, Flaw
-from rerail.core.model import RunOptions
+from rerail.core.masking import Mask
+from rerail.core.model import Pipeline, RunOptions
+from rerail.core.outline import outline_of
 from rerail.core.plan import ExecuteOptions, Plan
 from rerail.core.planner import up_to
 from rerail.core.state import RunState
@@ -288,6 +290,14 @@ def show_plan(
     say_found(found_lines(audit or Audit(), decisions, ready=ready), decisions, state, look, verbose=verbose)
     if as_json:
         print_json(decisions)
+
+
+def show_first_plan(pipeline: Pipeline, decisions: Plan, *, parallel: int | None, mask: Mask, as_json: bool) -> None:
+    """Print the plan of a run that has not begun."""
+    outline = outline_of(pipeline, mask)
+    say_first_plan(outline, decisions, parallel or os.cpu_count() or 1, terminal_of(STDERR))
+    if as_json:
+        print_json({**msgspec.to_builtins(decisions), "outline": outline})
 
 
 def prepare_process() -> None:

@@ -49,7 +49,10 @@ def test_times_are_those_of_one_zone_which_is_named(project: Project) -> None:
 def test_a_plan_has_a_header_always(project: Project) -> None:
     project.pipeline("steps: [{id: a, run: 'true'}]")
     planned = project.rerail("run", "pipeline.yaml", "--dry-run", check=0).stderr
-    assert re.match(r"  PLAN +STEP +REASON\n", planned), planned
+    assert re.match(r"  ORDER +PLAN +STEP +COMMAND\n", planned), planned
+    project.rerail("run", "pipeline.yaml", "--id", "r", check=0)
+    planned = project.rerail("resume", "r", "--from", "a", "--dry-run", check=0).stderr
+    assert "  PLAN   STEP  REASON\n" in planned, planned
 
 
 def test_a_group_alone_prints_its_help(project: Project) -> None:

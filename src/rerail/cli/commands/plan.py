@@ -11,7 +11,7 @@ import click
 from rerail import api
 from rerail.app.masking import present_secrets, require_no_secrets_in_pipeline
 from rerail.app.runs import owner_fields, unfinished
-from rerail.cli.execute import ExecuteFlags, resume_run, show_plan
+from rerail.cli.execute import ExecuteFlags, resume_run, show_first_plan
 from rerail.cli.options import complete_run, default_pipeline, find_run, json_option, open_store, store_option
 from rerail.cli.render.streams import print_json, say
 from rerail.core.model import Pipeline, RunOptions
@@ -46,10 +46,11 @@ def plan(what: str | None, drawn: bool, mermaid: bool, as_json: bool, store_url:
         raise UsageError(f"no such file: {what}", hint="rerail plan PIPELINE|RUN")
     if os.path.isfile(what):
         loaded, text = api.load(what)
-        require_no_secrets_in_pipeline(present_secrets(loaded, RunOptions()), loaded, text, what)
+        mask = present_secrets(loaded, RunOptions())
+        require_no_secrets_in_pipeline(mask, loaded, text, what)
         if drawn or mermaid:
             return _draw(loaded, {}, mermaid=mermaid)
-        show_plan(plan_of(loaded, RunState()), RunState(), as_json=as_json)
+        show_first_plan(loaded, plan_of(loaded, RunState()), parallel=None, mask=mask, as_json=as_json)
         return 0
     store = open_store(store_url)
     run_id = find_run(store, what)

@@ -20,7 +20,7 @@ from rerail.cli.execute import (
     prepare_process,
     reporters_of,
     resume_run,
-    show_plan,
+    show_first_plan,
 )
 from rerail.cli.help import SectionedCommand
 from rerail.cli.options import complete_param, default_pipeline, open_store, pairs, param_values, store_flag
@@ -102,7 +102,7 @@ def run(
     if wanted.dry_run:
         decisions = plan(loaded, RunState(), options=PlanOptions(start=wanted.execute.start, skip=wanted.execute.skip))
         decisions = up_to(loaded, decisions, wanted.execute.until) if wanted.execute.until else decisions
-        show_plan(decisions, RunState(), as_json=wanted.as_json)
+        show_first_plan(loaded, decisions, parallel=wanted.parallel, mask=mask, as_json=wanted.as_json)
         return 0
     request = api.StartRequest(
         pipeline_path=pipeline,

@@ -11,9 +11,10 @@ from rerail.cli.render.units import counted, dollars, moment, seconds, worked
 from rerail.core.dead_letters import dead_letters
 from rerail.core.durations import active_seconds, span_seconds
 from rerail.core.money import NOTHING, totals_by_step
-from rerail.core.plan import Plan
+from rerail.core.outline import Outline, OutlineStep
+from rerail.core.plan import Decision, Plan
 from rerail.core.state import RunState
-from rerail.core.unit_id import UnitId, is_step_within
+from rerail.core.unit_id import UnitId, is_step_within, local_step
 from rerail.text import one_line
 
 _DECISIONS = {
@@ -68,6 +69,40 @@ def say_plan(plan: Plan, state: RunState, notices: tuple[str, ...], look: Termin
     cells = [[(heads[at], "dim") for at in used], *([row[at] for at in used] for row in rows)]
     for line in table(cells, look, indent="  ", cut=2, right=range(MONEY_AND_TIME, len(used))):
         say_raw(line)
+
+
+def say_first_plan(outline: Outline, plan: Plan, parallel: int, look: Terminal) -> None:
+    """Print the plan of a run that has not begun: the order of the steps, their conditions and commands."""
+    made = {decision.step: decision for decision in plan.decisions}
+    rows = [row for step in outline.steps for row in _outline_rows(step, made.get(step.step), "", "")]
+    rows += [(("finally", "dim"), *row[1:]) for step in outline.last for row in _outline_rows(step, None, "", "")]
+    heads = ("ORDER", "PLAN", "STEP", "AFTER", "WHEN", "COMMAND")
+    used = [at for at in range(len(heads)) if heads[at] not in ("AFTER", "WHEN") or any(row[at][0] for row in rows)]
+    cells = [[(heads[at], "dim") for at in used], *([row[at] for at in used] for row in rows)]
+    for line in table(cells, look, indent="  ", cut=len(used) - 1):
+        say_raw(line)
+    stages = [step.stage for step in outline.steps]
+    if len(set(stages)) < len(stages):
+        how = f", up to {parallel} in parallel; those with the same number do not wait for each other"
+    else:
+        how = ", one after another" if len(stages) > 1 else ""
+    say(f"rerail: {counted(len(stages), 'step')}{how}")
+
+
+def _outline_rows(step: OutlineStep, made: Decision | None, number: str, indent: str) -> list[tuple[Cell, ...]]:
+    """Return the rows of a step and of the steps inside it."""
+    order = f"{number}{step.stage}"
+    starts = made is None or made.decision == "run"
+    row = (
+        (order, ""),
+        (made.decision, _DECISIONS[made.decision]) if made else ("", ""),
+        (indent + (local_step(step.step) if indent else step.step), ""),
+        (", ".join(map(local_step, step.needs)), "dim"),
+        (step.when, ""),
+        (step.command, "") if starts or made is None else (made.reason, "dim"),
+    )
+    inner = [row for one in step.steps for row in _outline_rows(one, None, f"{order}.", indent + "  ")]
+    return [row, *inner]
 
 
 def _worth_showing(saved: float) -> str:
