@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from tests.cli.screen import screen
 from tests.conftest import Project, eventually
 
 BOOK = """
@@ -42,6 +43,9 @@ def test_a_second_run_that_would_write_the_same_path_is_refused(project: Project
     assert "run sun is live and may write book.txt (step write)" in refused.stderr
     assert "--allow-concurrent" in refused.stderr
     assert not project.run_dir("sea").exists()
+    on_screen = screen(project, "run", "pipeline.yaml", "--fresh", "-p", "topic=sea", "--id", "sea").end()
+    assert "run sun is live" in on_screen
+    assert "publish" not in on_screen, "a run that is refused is not drawn"
     assert finish(project, sun, "sun")[0] == 0
     assert (project.root / "pub-sun.txt").read_text() == "sun\n"
     (project.root / "go-sea").touch()

@@ -37,6 +37,7 @@ steps:
     }
     assert said["total"]["cost_usd"] == 0.5
     assert project.json("show", "r")["total_cost_usd"] == 0.5
+    assert "0 tokens" not in project.rerail("show", "r", check=0).stdout
     by_model = json.loads(project.rerail("cost", "--by", "model", "--json", check=0).stdout)
     assert [(row["name"], row["cost_usd"]) for row in by_model["rows"]] == [("m1", 0.5)]
     text = project.rerail("cost", "r", check=0).stdout

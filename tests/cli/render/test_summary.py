@@ -37,9 +37,11 @@ def test_hints_name_a_store_that_is_elsewhere(project: Project) -> None:
     here = project.root.parent
     project.root = here
     shown = project.rerail("show", "r", "--store", store, check=0)
+    unnamed = project.rerail("approve", "r", "--store", store, check=2)
     answered = project.rerail("approve", "r", "ok", "--store", store, check=0)
 
     assert f"rerail approve r ok --store {store}" in shown.stdout
+    assert f"no step named\n  next: rerail approve r ok --store {store}" in unnamed.stderr
     assert f"next: rerail resume r --store {store}" in answered.stderr
 
 

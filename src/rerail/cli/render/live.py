@@ -168,8 +168,9 @@ class LiveView:
             live=live,
         )
         board = self._board
+        has_begun = self._state.started_at is not None  # else it waits for its turn, or is refused: there is no run
         shape = _Shape(whole=not live, closing=closing or not live)
-        self._screen.draw(lambda width, height: board.lines(frame, width, height), shape)
+        self._screen.draw(lambda width, height: board.lines(frame, width, height) if has_begun else [], shape)
 
 
 class _Shape(NamedTuple):

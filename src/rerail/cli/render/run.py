@@ -82,7 +82,8 @@ class RunView:
             return ""
         in_flight = f", plus {dollars(more)} by attempts in flight" if more else ""
         saved = f"; the last resume saved {dollars(known.saved_usd)}" if known.saved_usd else ""
-        return f"{amount('cost_usd', known.total_cost_usd)}, {amount('tokens', known.total_tokens)}{in_flight}{saved}"
+        tokens = f", {amount('tokens', known.total_tokens)}" if known.total_tokens else ""
+        return f"{amount('cost_usd', known.total_cost_usd)}{tokens}{in_flight}{saved}"
 
     def steps(self) -> list[str]:
         """Return a table with a row for every step."""
