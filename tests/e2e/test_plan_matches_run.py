@@ -196,7 +196,7 @@ def test_an_item_of_an_iteration_that_is_over_has_the_loop_begin_anew_and_the_pl
 
     done = project.rerail("dlq", "retry", "r", "1::b", check=0)
 
-    assert "rerun  l  retrying l/m[1::b], of an earlier iteration, restarts the loop" in done.stderr
+    assert "rerun  l     retrying l/m[1::b], of an earlier iteration, restarts the loop" in done.stderr
     assert project.ledger() == ["s1", "ma1", "mb1", "t1-0", "s2", "ma2", "mb2", "t2-0", "z-2"]
     assert project.json("dlq", "list", "r") == []
 
