@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -291,8 +292,7 @@ steps:
     (project.root / "ok").touch()
     resumed = project.rerail("resume", "r", check=0)
 
-    assert "saves " in resumed.stderr
-    assert " and $1.50\n" in resumed.stderr, "the first step, and two items"
+    assert re.search(r"saves (\S+ s and )?\$1\.50\n", resumed.stderr), "the first step, and two items"
     assert " and $1.50" in project.rerail("history", "r", check=0).stdout
     assert "the last resume saved $1.50" in project.rerail("show", "r", check=0).stdout
 

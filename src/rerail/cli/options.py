@@ -13,7 +13,7 @@ import click
 from rerail.core.money import MAX_COST
 from rerail.core.params import Repeated
 from rerail.core.unit_id import UnitId
-from rerail.errors import RunNotFound, UsageError
+from rerail.errors import RerailError, RunNotFound, UsageError
 from rerail.ports import Store
 from rerail.stores.locate import locate
 
@@ -160,7 +160,7 @@ def store_flag(store: Store) -> str:
     """Return the `--store` option that a later command needs to find this store from here: mostly ''."""
     try:
         found = locate(None, os.getcwd())
-    except OSError:  # the current directory is gone
+    except (OSError, RerailError):  # the current directory is gone, or the store found from here is another user's
         return f" --store {shlex.quote(store.url)}"
     same = os.path.realpath(found.root) == os.path.realpath(store.root) if store.root else found.url == store.url
     return "" if same else f" --store {shlex.quote(store.url)}"

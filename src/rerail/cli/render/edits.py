@@ -45,8 +45,8 @@ def ask_about_edits(
 def _keeps(ready: api.ResumePlan, flaw: Flaw, content: ContentStore, look: Terminal) -> bool:
     """Return the answer of a person; without one the file is restored, which keeps the edited one in quarantine."""
     while True:
-        say_raw("  [r]estore it, [k]eep mine, show the [d]iff  > ", end="")
-        answer = (read_line(lambda: False) or "r").strip().lower()[:1]
+        say_raw("  [r]estore it, [k]eep mine, show the [d]iff; Enter restores  > ", end="")
+        answer = (read_line(lambda: False) or "").strip().lower()[:1] or "r"
         if answer == "d":
             for line in difference(ready, flaw, content):
                 say_raw(f"  {look.paint(line, {'+': 'green', '-': 'red'}.get(line[:1], 'dim'))}")
