@@ -88,6 +88,8 @@ def test_a_wall_clock_that_jumps_changes_neither_durations_nor_order_nor_waits(
     assert shown["duration_seconds"] >= 0
     attempts = [("back", 1), ("forth", 1), ("last", 1), ("last", 2), ("last", 3)]
     printed = [f"{step} | {step} {attempt} {what}" for step, attempt in attempts for what in ("begins", "ends")]
+    for at in (8, 6):  # before attempts 3 and 2
+        printed.insert(at, f"last | --- attempt {at // 2 - 1} ---")
     assert project.rerail("logs", "r", check=0).stdout.splitlines() == printed
 
 
@@ -124,7 +126,7 @@ def test_retention_takes_what_is_old_and_never_what_is_from_the_future(project: 
 
     project.rerail("prune", "--older-than", "1d", check=0)
 
-    assert sorted(os.listdir(project.root / ".rerail" / "runs"), reverse=True) == [*created][:2]
+    assert set(os.listdir(project.root / ".rerail" / "runs")) == {*[*created][:2]}
 
 
 @pytest.mark.scenario("J13")
@@ -135,7 +137,7 @@ def test_a_pipeline_at_an_address_is_a_file_that_is_not_there(project: Project) 
         address = f"http://127.0.0.1:{server.getsockname()[1]}/inner.yaml"
         project.pipeline(f"steps:\n  - {{id: a, run: 'echo a >> $LEDGER'}}\n  - {{id: b, pipeline: '{address}'}}\n")
         refused = project.rerail("run", "pipeline.yaml", check=2)
-        assert "cannot be read: No such file or directory" in refused.stderr
+        assert "no such file: http" in refused.stderr
         with pytest.raises(BlockingIOError):
             server.accept()
     assert project.ledger() == []

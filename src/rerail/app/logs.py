@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
@@ -118,18 +119,38 @@ class LogReader:
         Of a run that has ended also the rest, where its file was last written: what was not recorded any more before
         a kill, and the ends of long logs.
         """
-        rests = sorted([*self._files(), *self._rests()], key=_modified) if ended else []
-        ended_before = 0  # number of rests
+        rests = deque(sorted([*self._files(), *self._rests()], key=_modified) if ended else [])
+        left = self._recorded() if ended else {}  # bytes of each file that are still to come
+        due: dict[str, list[list[LogFile]]] = {}  # rests of files with more to come: the clock was put back
+        for at, count, file in self._timeline():
+            while rests and _modified(rests[0]) + ORDER_SECONDS < at:
+                rest = rests.popleft()
+                log = _beginning(rest[0].name)
+                if left.get(log):
+                    due.setdefault(log, []).append(rest)
+                else:
+                    yield from self._take_files(rest)
+            if self._is_wanted(file):
+                yield from self._take(file, count, at)
+            if file in left:
+                left[file] -= count
+                if not left[file]:
+                    for rest in due.pop(file, ()):
+                        yield from self._take_files(rest)
+
+    def _timeline(self) -> Iterator[tuple[float, int, str]]:
+        """Yield the time, the number of bytes and the file of each write."""
         for line in lines_of(self._logs, ORDER):
             words = line.split(b" ", 2)
             if len(words) == 3 and words[1].isdigit() and line.endswith(b"\n"):
-                at = _seconds(words[0])
-                while ended_before < len(rests) and _modified(rests[ended_before]) + ORDER_SECONDS < at:
-                    yield from self._take_files(rests[ended_before])
-                    ended_before += 1
-                file = words[2][:-1].decode(errors="replace")
-                if self._is_wanted(file):
-                    yield from self._take(file, int(words[1]), at)
+                yield _seconds(words[0]), int(words[1]), words[2][:-1].decode(errors="replace")
+
+    def _recorded(self) -> dict[str, int]:
+        """Return the number of bytes of each file that the timeline has."""
+        found: dict[str, int] = {}
+        for _, count, file in self._timeline():
+            found[file] = found.get(file, 0) + count
+        return found
 
     def new(self) -> Iterator[Piece]:
         """Yield the other output so far: its order is not recorded yet, or never will be."""
@@ -195,6 +216,11 @@ class LogReader:
                 unit, stream = UnitId(entry.step, entry.item), _stream(file.rpartition(".")[2])
                 yield Piece(LogOrigin(f"{file}#{number}", unit, entry.attempt, stream, str(unit)), written_at, part)
             number += 1
+
+
+def _beginning(file: str) -> str:
+    """Return the file that a log begins in."""
+    return file.rpartition(".")[0] if file.endswith(RESTS) else file
 
 
 def _modified(logs: Sequence[LogFile]) -> float:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.screen import screen
 from tests.conftest import Project, eventually
+from tests.wrong_clock import SetClock
 
 TALKING = """
 steps:
@@ -196,6 +197,14 @@ def test_since_and_timestamps_go_by_the_recorded_times(project: Project) -> None
     assert "neither a day" in project.rerail("logs", "r", "--since", "soon", check=2).stderr
     none = project.rerail("logs", "r", "a", "--since", "10m", check=0)
     assert (none.stdout, "no output since 10m" in none.stderr) == ("", True)
+
+
+def test_a_clock_that_is_a_day_ahead_of_the_disk_does_not_change_the_order(project: Project, set_clock: SetClock) -> None:
+    set_clock(86_400)
+    project.pipeline(TALKING.replace("a2 >&2", "a2"))  # into the same file
+    project.rerail("run", "pipeline.yaml", "--id", "r", "--parallel", "2", check=0)
+
+    assert project.rerail("logs", "r", check=0).stdout.splitlines()[:3] == ["a | a1", "b | b1", "a | a2"]
 
 
 def test_what_a_kill_kept_from_the_timeline_stands_where_it_was_written(project: Project) -> None:
