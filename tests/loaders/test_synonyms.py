@@ -17,7 +17,7 @@ STEP = (*OPTIONS, *KINDS, "with", "steps")
     ("keys", "names", "ours"),
     [
         ("if", STEP, "when"),
-        ("depends_on depends depends-on Needs neds", STEP, "needs"),
+        ("depends_on depends depends-on deps Needs neds", STEP, "needs"),
         ("script shell command cmd runn", STEP, "run"),
         ("foreach for_each matrix", STEP, "map"),
         ("continue-on-error continue_on ignore_errors", STEP, "allow_failure"),
@@ -26,6 +26,7 @@ STEP = (*OPTIONS, *KINDS, "with", "steps")
         ("timeout_sec timeout-minutes", STEP, "timeout"),
         ("environment", STEP, "env"),
         ("retries", STEP, "retry"),
+        ("max tries", ("attempts", "backoff", "delay", "jitter", "max_delay", "on"), "attempts"),
         ("max_parallel", MAP_KEYS, "parallel"),
         ("items in", MAP_KEYS, "over"),
         ("max_attempts", LOOP_KEYS, "max_iterations"),

@@ -10,7 +10,7 @@ from rerail.text import nearest
 # Each with the keys that may be meant, in the order in which they are tried: only those that exist at the place count.
 _SYNONYMS = {
     "when": "if only_if condition preconditions onlyif only rules",
-    "needs": "depends_on depends dependencies dependson after requires dependency upstream need",
+    "needs": "depends_on depends dependencies dependson after requires dependency upstream need deps",
     "run": "script shell command cmd bash sh exec commands cmds action execute command_line entrypoint",
     "map": "foreach for_each matrix with_items each strategy parallel_for for fan_out",
     "steps": "tasks jobs commands do body stages dag nodes workflow job cmds",
@@ -26,7 +26,7 @@ _SYNONYMS = {
     "params": "inputs parameters vars variables args arguments input param arguments_schema",
     "env": "environment envs env_vars vars variables",
     "retry": "retries retry_policy retrypolicy retry_config max_retries retrystrategy on_retry",
-    "attempts": "max_attempts limit retries max_retries tries count times",
+    "attempts": "max_attempts max limit retries max_retries tries count times",
     "delay": "interval interval_sec wait sleep initial_delay pause backoff_seconds",
     "on_failure": "on_error rescue catch failure handler_on onfailure fallback",
     "finally": "always after_all on_exit onexit handler_on handlers teardown cleanup post",

@@ -39,7 +39,7 @@ def why(run_name: str | None, step: str | None, item: str | None, as_json: bool,
     store = open_store(store_url)
     run_id, (step, item) = find_run_and_step(store, run_name, step, item)
     if step is None:
-        raise UsageError("no step named", hint=f"rerail why {run_id} STEP")
+        raise UsageError("no step named", hint=f"rerail show {run_id}, then rerail why {run_id} STEP")
     unit = UnitId(step, item) if item is not None else UnitId.parse(step)
     from rerail.app.step_page import inspect_step  # planning and loading: not for the help of this command
 
