@@ -418,7 +418,7 @@ steps:
 
     resumed = project.rerail("resume", "r", check=0)
 
-    assert "[warn] hole.bin changed -- restored from the content store" in resumed.stderr
+    assert "[warn] hole.bin was changed since step one wrote it (20971524 bytes, as before) -- restored" in resumed.stderr
     assert "[warn] many" in resumed.stderr, resumed.stderr
     assert {path: path.read_bytes() for path in damaged} == damaged
     assert len(list((project.root / "many").iterdir())) == 500

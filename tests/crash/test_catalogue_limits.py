@@ -403,7 +403,7 @@ def test_a_step_that_reads_its_input_is_at_its_end_at_once(odd_ends: Project) ->
 
 @pytest.mark.scenario("H11")
 def test_what_cannot_be_started_is_named(odd_ends: Project) -> None:
-    """A variable beyond what the kernel takes: the command never ran, and never will. A file without its x bit: 126."""
+    """A variable beyond what the kernel takes, a file without its x bit: another attempt would not help either."""
     big, plain = unit(odd_ends, "big"), unit(odd_ends, "plain")
 
     assert big.error is not None
@@ -413,7 +413,7 @@ def test_what_cannot_be_started_is_named(odd_ends: Project) -> None:
     assert big.attempts == 1
     assert plain.error is not None
     assert plain.error.exit_code == 126
-    assert [name for name in odd_ends.ledger() if name in ("big", "plain")] == ["plain", "plain"]
+    assert [name for name in odd_ends.ledger() if name in ("big", "plain")] == ["plain"]
 
 
 TWO = 'steps: [{id: a, run: echo a >> "$LEDGER"}, {id: b, run: "test -e ok && echo b >> $LEDGER"}]'

@@ -85,7 +85,10 @@ def test_however_often_a_step_kills_its_runner_no_ground_is_lost(project: Projec
     poison = f"test $RERAIL_ATTEMPT -gt {KILLS} || {{ kill -9 $PPID; sleep 60; }}"
     names = [f"s{number}" for number in range(STEPS)]
     project.pipeline(
-        pipeline(*(step(name, 'echo "$RERAIL_STEP:$RERAIL_ATTEMPT" >> "$LEDGER"\n' + poison) for name in names))
+        pipeline(
+            *(step(name, 'echo "$RERAIL_STEP:$RERAIL_ATTEMPT" >> "$LEDGER"\n' + poison) for name in names),
+            top="max_crashes: 100",
+        )
     )
     project.pipeline(pipeline(step("f", "false")), "fails.yaml")
 

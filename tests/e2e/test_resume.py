@@ -39,4 +39,4 @@ def test_an_allowed_failure_is_tried_again_when_it_was_edited_or_is_no_longer_al
     project.pipeline(text("exit 1", "false"))
     assert "rerun  a     failed, and is no longer allowed to fail" in project.rerail("resume", "--dry-run").stderr
     project.pipeline(text("exit 0", "true"))
-    assert "rerun  a  definition changed" in project.rerail("resume", "--dry-run").stderr
+    assert "rerun  a     definition changed" in project.rerail("resume", "--dry-run").stderr
