@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT))
 from tests.cli.screen import Screen  # noqa: E402 - the tests' terminal is the one we draw
 
 PICTURES = ROOT / "docs" / "pictures"
-WIDTH = 92
+WIDTH, HEIGHT = 92, 24
+SIZES = [(80, 24), (120, 40), (200, 50)]  # of a small terminal, of a usual one, of a whole screen
 PIPELINE = """\
 name: build-loop
 steps:
@@ -45,11 +46,12 @@ steps:
 
 def svg(screen: Screen, title: str) -> str:
     """The screen, colours and all."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    width = screen.screen.columns
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     last = max((row for row in range(screen.screen.lines) if screen.screen.display[row].strip()), default=0)
     for row in range(last + 1):
         line = Text()
-        cells = [screen.screen.buffer[row][column] for column in range(WIDTH)]
+        cells = [screen.screen.buffer[row][column] for column in range(width)]
         for style, same in itertools.groupby(cells, key=_style):
             line.append("".join(cell.data for cell in same), style=style)
         line.rstrip()
@@ -63,21 +65,38 @@ def _style(cell: Any) -> str:
     return " ".join(filter(None, ("bold" if cell.bold else "", colour)))
 
 
-def main() -> None:
-    PICTURES.mkdir(parents=True, exist_ok=True)
+def draw(columns: int, lines: int, ending: str) -> None:
+    """Run, fail and resume a pipeline on a screen of this size, and draw what stands there."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         (root / "pipeline.yaml").write_text(PIPELINE, encoding="utf-8")
         env = {**os.environ, "HOME": place}
-        run = Screen(root, env, "run", "pipeline.yaml", "--id", "20261115-2005", columns=WIDTH, lines=24)
+        run = Screen(root, env, "run", "pipeline.yaml", "--id", "k7f3-build-loop", columns=columns, lines=lines)
         run.until(lambda text: "6/8" in text and "41 tests" in text, "the middle of the run")
-        (PICTURES / "run.svg").write_text(svg(run, "rerail run pipeline.yaml"), encoding="utf-8")
+        save(run, "rerail run pipeline.yaml", f"run{ending}")
         run.end()
-        (PICTURES / "failure.svg").write_text(svg(run, "rerail run pipeline.yaml"), encoding="utf-8")
+        save(run, "rerail run pipeline.yaml", f"failure{ending}")
+        if ending:
+            for command in ("list", "show"):
+                shown = Screen(root, env, command, columns=columns, lines=lines)
+                shown.end()
+                save(shown, f"rerail {command}", f"{command}{ending}")
         (root / "fixed").touch()
-        resumed = Screen(root, env, "resume", columns=WIDTH, lines=30)
+        resumed = Screen(root, env, "resume", columns=columns, lines=max(lines, 30))
         resumed.end()
-        (PICTURES / "resume.svg").write_text(svg(resumed, "rerail resume"), encoding="utf-8")
+        save(resumed, "rerail resume", f"resume{ending}")
+
+
+def save(screen: Screen, title: str, name: str) -> None:
+    drawn = re.sub(re.escape(tempfile.gettempdir()) + r"/\w+", "~/project", svg(screen, title))
+    (PICTURES / f"{name}.svg").write_text(drawn, encoding="utf-8")
+
+
+def main() -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    draw(WIDTH, HEIGHT, "")
+    for columns, lines in SIZES:
+        draw(columns, lines, f"-{columns}x{lines}")
 
 
 if __name__ == "__main__":
