@@ -1,12 +1,16 @@
-"""Channels of killed runs are removed with them."""
+"""Channels of killed runs are found, and removed with them."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import threading
+import uuid
 from pathlib import Path
 
 import pytest
 
+from rerail.executors import channels
 from tests.conftest import RERAIL, Project, eventually
 
 
@@ -49,3 +53,31 @@ def test_what_had_to_be_left_on_a_disk_goes_with_its_run(project: Project, tmp_p
 
     project.rerail("delete", "r", "--yes", check=0)
     assert not list(place.rglob("*.output"))
+
+
+def test_a_directory_that_goes_while_they_are_listed_hides_no_other() -> None:
+    """Runs begin and end beside each other: what one of them has left must be found all the same."""
+    mark = f"test-{os.getpid()}-{uuid.uuid4().hex}"
+    kept = channels.Channels(mark)
+    kept.of("s")
+    place = channels.directory_of(mark)
+    prefix = os.path.join(os.path.dirname(place), f"rerail-{os.getuid()}-0-{os.getpid()}-")
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            for number in range(50):
+                os.mkdir(f"{prefix}{number}", 0o700)
+            for number in range(50):
+                os.rmdir(f"{prefix}{number}")
+
+    others = threading.Thread(target=come_and_go)
+    others.start()
+    try:
+        missed = sum(place not in channels.all_directories() for _ in range(300))
+    finally:
+        ended.set()
+        others.join()
+        kept.close(recorded=True)
+
+    assert not missed

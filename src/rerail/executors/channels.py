@@ -308,7 +308,10 @@ def _directories(prefix: str) -> list[str]:
 
 def _is_private(path: str) -> bool:
     """Return whether it is a directory that only this user can write to: its name is no secret."""
-    status = os.lstat(path)
+    try:
+        status = os.lstat(path)
+    except OSError:  # removed since it was listed: it says nothing about the others
+        return False
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not shared
 
