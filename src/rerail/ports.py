@@ -516,13 +516,13 @@ class ArtifactWorker(Protocol):
     def seal(self, unit: UnitId, declared: Sequence[Artifact], since: datetime | None = None) -> None:
         """Make the artifacts of a unit durable, take their digests, check and keep them."""
 
-    def confirm(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def reverify(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], superseded: Container[str]) -> None:
         """Check the artifacts of a reused step again, now that other steps have run; restore them if possible.
 
-        Files at spared paths belong to a later step by now.
+        Files at superseded paths belong to a later step by now.
         """
 
-    def clear(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def quarantine(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], superseded: Container[str]) -> None:
         """Quarantine the broken artifacts of a step that is going to run again."""
 
     def finished(self) -> list[FileCheck]:

@@ -31,9 +31,9 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
     st.floats(0, 1, exclude_max=True),
     st.booleans(),
 )
-def test_a_retry_is_bounded_and_ends(policy: Retry, failures: int, dice: float, retryable: bool) -> None:
+def test_a_retry_is_bounded_and_ends(policy: Retry, failures: int, random: float, retryable: bool) -> None:
     step = Step(id="a", action=Run(script=""), retry=policy)
-    decision = decide(step, FailureFacts(retryable=retryable), RetryFacts(failures=failures, at=AT, dice=dice))
+    decision = decide(step, FailureFacts(retryable=retryable), RetryFacts(failures=failures, at=AT, random=random))
     if decision.delay is None:
         assert not retryable or failures >= policy.attempts
     else:
@@ -94,7 +94,7 @@ AROUND = st.builds(
     failures=st.integers(1, 20),
     refusals=st.integers(0, 30),
     at=st.just(NOW),
-    dice=st.floats(0, 1, exclude_max=True),
+    random=st.floats(0, 1, exclude_max=True),
     over_budget=st.sampled_from(["", "the budget of a is spent"]),
 )
 
@@ -130,18 +130,18 @@ def test_laws_of_the_decision(step: Step, symptoms: FailureFacts, around: RetryF
 def test_a_refusal_in_words() -> None:
     step = Step(id="a", action=Run(script=""), retry=Retry(attempts=4, delay=7, jitter=False))
     refusal = FailureFacts(message="exited with code 1", stderr="429 Too Many Requests")
-    around = RetryFacts(failures=1, at=NOW, dice=0.5)
+    around = RetryFacts(failures=1, at=NOW, random=0.5)
     assert decide(step, refusal, around).why == "attempt 2 of 4 in 7 s: rate limit"
     plain = FailureFacts(message="exited with code 3")
     assert decide(step, plain, around).why == "attempt 2 of 4 in 7 s: exited with code 3"
-    assert decide(step, plain, RetryFacts(failures=4, at=NOW, dice=0.5)).why == "all 4 attempts failed"
+    assert decide(step, plain, RetryFacts(failures=4, at=NOW, random=0.5)).why == "all 4 attempts failed"
 
 
 def test_without_a_policy_refusals_are_waited_for_ever_longer_and_then_no_more() -> None:
     step, refusal = Step(id="a", action=Run(script="")), FailureFacts(stderr="rate limit exceeded")
 
     def delay(refusals: int) -> float | None:
-        return decide(step, refusal, RetryFacts(failures=1, refusals=refusals, at=NOW, dice=0.5)).delay
+        return decide(step, refusal, RetryFacts(failures=1, refusals=refusals, at=NOW, random=0.5)).delay
 
     waits = [delay(refusals) for refusals in range(MAX_LONG_REFUSALS)]
     assert all(wait is not None for wait in waits[: MAX_LONG_REFUSALS - 1])
@@ -153,7 +153,7 @@ def test_without_a_policy_refusals_are_waited_for_ever_longer_and_then_no_more()
 def test_a_policy_that_speaks_of_refusals_bounds_them() -> None:
     step = Step(id="a", action=Run(script=""), retry=Retry(attempts=3, on=("rate_limit",)))
     refusal = FailureFacts(stderr="rate limit exceeded")
-    decisions = [decide(step, refusal, RetryFacts(failures=1, refusals=n, at=NOW, dice=0.5)) for n in range(3)]
+    decisions = [decide(step, refusal, RetryFacts(failures=1, refusals=n, at=NOW, random=0.5)) for n in range(3)]
     assert [one.delay is None for one in decisions] == [False, False, True]
 
 
@@ -162,7 +162,7 @@ def test_a_command_that_cannot_be_run_is_not_retried_unless_the_policy_names_it(
     def delay(*on: str | int, matching: frozenset[str] = frozenset()) -> float | None:
         step = Step(id="a", action=Run(script=""), retry=Retry(attempts=3, on=on))
         failure = FailureFacts(type="ExitCode", message="exited", exit_code=code, matching=matching)
-        return decide(step, failure, RetryFacts(failures=1, at=NOW, dice=0.5)).delay
+        return decide(step, failure, RetryFacts(failures=1, at=NOW, random=0.5)).delay
 
     assert delay() is None
     assert delay("timeout") is None

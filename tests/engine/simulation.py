@@ -138,7 +138,7 @@ class NoFiles:
     def examine(self, *_arguments: Any) -> None:
         raise AssertionError("the pipeline has no files")
 
-    seal = confirm = clear = examine
+    seal = reverify = quarantine = examine
 
     def finished(self) -> list[FileCheck]:
         return []
@@ -264,7 +264,7 @@ class Simulation:
             kinds=_Kinds(),
             clock=self.clock,
             zone=zone,
-            dice=lambda: 0.0,
+            random=lambda: 0.0,
             signals=signals,
             head=lambda _directory: "",
             work_tree=lambda _directory: "",
@@ -272,7 +272,7 @@ class Simulation:
             find=lambda patterns, text: (frozenset(one for one in patterns if one in text), ()),
             source=lambda source, scope: source.value if source.kind == "list" else evaluate(source.value, scope),
             ask=self._answer if self.answers else None,
-            letters=self._take_messages,
+            take_messages=self._take_messages,
         )
 
     def _answer(self, _step: str, _question: str, _is_over: Callable[[], bool]) -> Answer:

@@ -274,7 +274,7 @@ def _tools(
         kinds=builtin_kinds(request.functions) | chosen_kinds(request.invocation.kinds),
         clock=clock,
         zone=LocalZone(),
-        dice=random.random,
+        random=random.random,
         signals=signals,
         head=git.head,
         work_tree=git.work_tree,
@@ -282,5 +282,5 @@ def _tools(
         find=regex.found,
         source=items,
         ask=request.invocation.ask,
-        letters=inbox.take,
+        take_messages=inbox.take,
     )

@@ -100,10 +100,10 @@ class ThreadedArtifactWorker:
 
         self._start(_Job(unit, "artifacts", time.monotonic()), look)
 
-    def confirm(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def reverify(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], superseded: Container[str]) -> None:
 
         def look(means: SealEnv) -> FileCheck:
-            flaws = tuple(flaw for flaw in self._flaws(step, records, spared, means) if not flaw.temporary)
+            flaws = tuple(flaw for flaw in self._flaws(step, records, superseded, means) if not flaw.temporary)
             lost = [flaw for flaw in flaws if not flaw.restorable]
             if lost or not flaws:
                 return FileCheck(unit=unit, purpose="confirm", problem=lost[0].words if lost else "")
@@ -119,20 +119,20 @@ class ThreadedArtifactWorker:
 
         self._start(_Job(unit, "confirm", time.monotonic()), look)
 
-    def clear(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], spared: Container[str]) -> None:
+    def quarantine(self, unit: UnitId, step: Step, records: Sequence[ArtifactRecord], superseded: Container[str]) -> None:
 
         def look(means: SealEnv) -> FileCheck:
-            done, _ = self._restored("rerun", step, records, self._flaws(step, records, spared, means))
+            done, _ = self._restored("rerun", step, records, self._flaws(step, records, superseded, means))
             return FileCheck(unit=unit, purpose="clear", quarantined=done.quarantined)
 
         self._start(_Job(unit, "clear", time.monotonic()), look)
 
     def _flaws(
-        self, step: Step, records: Sequence[ArtifactRecord], spared: Container[str], means: SealEnv
+        self, step: Step, records: Sequence[ArtifactRecord], superseded: Container[str], means: SealEnv
     ) -> tuple[Flaw, ...]:
         auditor = Auditor(self._place, self._content, "fast", means.progress)
         found = (flaw for record in records for flaw in auditor.flaws(step, record))
-        return tuple(flaw for flaw in found if flaw.path not in spared)
+        return tuple(flaw for flaw in found if flaw.path not in superseded)
 
     def _restored(
         self, verdict: DecisionKind, step: Step, records: Sequence[ArtifactRecord], flaws: tuple[Flaw, ...]

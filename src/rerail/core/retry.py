@@ -64,7 +64,7 @@ class RetryFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     failures: int  # failed attempts by now, the latest included, refusals not
     at: datetime  # the present, in the zone of this machine
-    dice: float  # uniform in [0, 1)
+    random: float  # uniform in [0, 1)
     refusals: int = 0  # in a row before this one, without an attempt of the step that got through
     over_budget: str = ""  # why nothing more may be spent on it, or ''
     attempts: int = 0  # of this very unit, ever
@@ -93,7 +93,7 @@ def decide(step: Step, failure: FailureFacts, facts: RetryFacts) -> RetryDecisio
     if facts.failures >= policy.attempts:
         why = f"all {policy.attempts} attempts failed" if policy.attempts > 1 else "no retry"
         return RetryDecision(delay=None, why=why)
-    delay = backoff(policy, facts.failures, facts.dice)
+    delay = backoff(policy, facts.failures, facts.random)
     reason = limit.name if limit else failure.message.partition("\n")[0][:200] or "it failed"
     return RetryDecision(delay=delay, why=_words(facts.failures, policy, delay, reason, facts))
 
@@ -134,10 +134,12 @@ def _until(limit: RateLimitHit, policy: Retry, facts: RetryFacts) -> float:
     """Return the seconds to wait after a refusal: as long as the service said, or longer and longer."""
     if limit.until is not None:
         seconds = (limit.until - facts.at).total_seconds()
-        return max(seconds + facts.dice * min(seconds / 10, MAX_SPREAD), backoff(policy, facts.refusals + 1, facts.dice))
+        return max(
+            seconds + facts.random * min(seconds / 10, MAX_SPREAD), backoff(policy, facts.refusals + 1, facts.random)
+        )
     if limit.name == "quota" or facts.refusals >= MAX_REFUSALS:
-        return LONG_WAIT * (1 + facts.dice / 10)
-    return backoff(policy, facts.refusals + 1, facts.dice)
+        return LONG_WAIT * (1 + facts.random / 10)
+    return backoff(policy, facts.refusals + 1, facts.random)
 
 
 def _words(past: int, policy: Retry, delay: float, reason: str, facts: RetryFacts) -> str:
@@ -167,7 +169,7 @@ def _matches(condition: str | int, failure: FailureFacts, limit: RateLimitHit | 
     return condition in failure.matching
 
 
-def backoff(policy: Retry, failures: int, dice: float) -> float:
+def backoff(policy: Retry, failures: int, random: float) -> float:
     """Return the seconds to wait after that many failures; jitter spreads them over the upper half."""
     match policy.backoff:
         case "fixed":
@@ -178,7 +180,7 @@ def backoff(policy: Retry, failures: int, dice: float) -> float:
             # 2 ** 1100 overflows a float; long before that max_delay holds.
             delay = policy.delay * 2.0 ** min(failures - 1, 64)
     delay = min(delay, policy.max_delay)
-    return delay * (0.5 + dice / 2) if policy.jitter else delay
+    return delay * (0.5 + random / 2) if policy.jitter else delay
 
 
 def remaining(retry_in: float, seconds_until: float) -> float:

@@ -88,7 +88,7 @@ class Admission:
         self._definition = spec.definition
         self._wait = spec.execute.wait
         self._executor = tools.executor
-        self._dice = tools.dice
+        self._random = tools.random
         self._clock = tools.clock
         self._recorder = recorder
         self._state = recorder.state
@@ -147,7 +147,7 @@ class Admission:
                 why = f"{throttle.name} of {task.step.id}"
                 self._block(task, Blocked(cause="quota", why=why, until=throttle.opens_at, alone=alone))
             else:
-                self._queue.push_at(task, throttle.turn(self._dice()))
+                self._queue.push_at(task, throttle.turn(self._random()))
             return True
         if task.controls:
             return False
@@ -158,7 +158,7 @@ class Admission:
         if due is not None:
             self._queue.push_at(task, due)
             return True
-        throttle.start(now, self._dice())
+        throttle.start(now, self._random())
         return False
 
     def _block(self, task: Task, blocked: Blocked) -> None:

@@ -42,7 +42,7 @@ class Approvals:
         self._rejected: dict[UnitId, Task] = {}  # steps of the pipeline itself, whose rejection can be taken back
         self._reopened: list[UnitId] = []  # failed units with a new answer, left to the next invocation
         self._mask = spec.mask
-        self._messages = tools.letters
+        self._messages = tools.take_messages
         self._signals = tools.signals
         self._clock = tools.clock
         self._recorder = recorder

@@ -145,7 +145,7 @@ class CompletionRecorder:
             failures=record.failures + 1,
             refusals=self._admission.refusals(task, record),
             at=self._clock.now().astimezone(self._tools.zone),
-            dice=self._tools.dice(),
+            random=self._tools.random(),
             over_budget=self._admission.budgets.exceeded(task.unit).why,
             attempts=record.attempts,
         )

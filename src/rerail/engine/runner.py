@@ -228,9 +228,9 @@ class Runner:
         why = task.parent.required(task)
         if not why:
             why = task.parent.outdated(task, unit, self.state) or self._files.changed(task, unit)
-        lost = "" if why else self._files.confirm(task, unit)
+        lost = "" if why else self._files.reverify(task, unit)
         if why or lost:
-            quarantined = self._files.clear(task, unit)
+            quarantined = self._files.quarantine(task, unit)
             if quarantined is not None:
                 broken = Reason(f"{lost} while others ran", ev.Cause(kind="artifact"))
                 self.recovery.invalidate(task.unit, why or broken, quarantined)

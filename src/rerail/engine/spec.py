@@ -84,7 +84,7 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Mapping[type, Kind]
     clock: Clock
     zone: tzinfo  # of the times of day in messages of services
-    dice: Callable[[], float]  # uniform in [0, 1)
+    random: Callable[[], float]  # uniform in [0, 1)
     signals: Signals
     head: Callable[[str], str]  # directory → its commit
     work_tree: Callable[[str], str]  # directory → its work tree
@@ -92,7 +92,7 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     find: Find
     source: Callable[[Source, Scope], Any]  # the items of a map; raises ItemListError, ItemListStopped
     ask: Ask | None = None  # the person at the terminal, if there is one
-    letters: Callable[[], Sequence[ApprovalGiven]] = tuple  # new answers of people elsewhere
+    take_messages: Callable[[], Sequence[ApprovalGiven]] = tuple  # new answers of people elsewhere
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

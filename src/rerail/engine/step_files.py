@@ -19,11 +19,13 @@ from rerail.ports import ArtifactWorker, FileCheck, Outcome
 class StepFiles:
     """Requests to the artifact worker, and their results."""
 
-    def __init__(self, worker: ArtifactWorker, spared: Container[str], stop_unwritable: Callable[[str], bool]) -> None:
+    def __init__(
+        self, worker: ArtifactWorker, superseded: Container[str], stop_unwritable: Callable[[str], bool]
+    ) -> None:
         """`stop_unwritable` takes the reason why an artifact cannot be kept and returns whether the run stops."""
         self._stop_unwritable = stop_unwritable
         self._worker = worker
-        self._spared = spared
+        self._superseded = superseded
         self.examined: dict[UnitId, FileCheck] = {}  # checked, and not started yet
         self.waiting: dict[UnitId, Task] = {}  # tasks whose files are being checked
         self._confirmed: dict[UnitId, str] = {}  # re-checked, with the artifact that was lost
@@ -65,24 +67,24 @@ class StepFiles:
         path = next((path for path in now if now[path] != was.get(path)), None)
         return None if path is None else Reason(f"input {path} changed", Cause(kind="input-changed", path=path))
 
-    def confirm(self, task: Task, unit: UnitState) -> str | None:
+    def reverify(self, task: Task, unit: UnitState) -> str | None:
         """Return which artifact of a settled unit broke in this invocation, or ''; None while the worker is busy."""
         if not unit.artifacts or unit.status != "completed":
             return ""
         if task.unit in self._confirmed:
             return self._confirmed.pop(task.unit)
         self.waiting[task.unit] = task
-        self._worker.confirm(task.unit, task.step, unit.artifacts, self._spared)
+        self._worker.reverify(task.unit, task.step, unit.artifacts, self._superseded)
         return None
 
-    def clear(self, task: Task, unit: UnitState) -> dict[str, str] | None:
+    def quarantine(self, task: Task, unit: UnitState) -> dict[str, str] | None:
         """Quarantine broken artifacts before a re-run; return {path: new location}, or None while the worker is busy."""
         if not unit.artifacts or unit.status != "completed":
             return {}
         if task.unit in self._cleared:
             return self._cleared.pop(task.unit)
         self.waiting[task.unit] = task
-        self._worker.clear(task.unit, task.step, unit.artifacts, self._spared)
+        self._worker.quarantine(task.unit, task.step, unit.artifacts, self._superseded)
         return None
 
     def take(self, task: Task) -> tuple[str, str]:

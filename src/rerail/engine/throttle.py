@@ -70,17 +70,17 @@ class Throttle:
         """Return whether it is closed: a refusal that arrives now is one of those that closed it."""
         return now < self.opens
 
-    def turn(self, dice: float) -> float:
+    def turn(self, random: float) -> float:
         """Return when a waiting attempt may try: not all at the same moment."""
-        return self.opens + dice * min(self._delay / 2, MAX_SPREAD)
+        return self.opens + random * min(self._delay / 2, MAX_SPREAD)
 
     def wait_for_pace(self, now: float) -> float | None:
         """Return when the next attempt may start, or None if it may now."""
         return self._next if now < self._next else None
 
-    def start(self, now: float, dice: float) -> None:
+    def start(self, now: float, random: float) -> None:
         """Start an attempt: the next starts after the gap."""
-        self._next = now + self.gap * (0.75 + dice / 2)
+        self._next = now + self.gap * (0.75 + random / 2)
 
     def put_forward(self, now: float, at: datetime) -> bool:
         """Open if the wall clock says so although the monotonic clock stood still; return whether it does."""
