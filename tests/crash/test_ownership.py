@@ -124,7 +124,7 @@ def test_ids_chosen_at_once_never_begin_one_another(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / ".rerail"))
 
     def start(index: int) -> int:
-        run_ids.LETTERS, run_ids.DIGITS = "k", "7"
+        run_ids.LETTERS, run_ids.DIGITS = "kz", "79"  # 112 codes for 32 runs
         result = api.start(store, api.StartRequest(pipeline_path=str(tmp_path / f"{names[index]}.yaml")))
         return 0 if result.end.status == "completed" else 1
 

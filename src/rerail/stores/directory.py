@@ -106,12 +106,19 @@ class DirectoryStore:
         try:
             return self._create(header, pipeline, path)
         except FileExistsError:
-            raise RunExists(header.run_id, live=self.ownership(header.run_id).alive) from None
+            raise RunExists(header.run_id, live=self._is_live(header.run_id)) from None
         except OSError as error:
             raise StateUnwritable(
                 f"cannot create a run in {self.root}: {error.strerror}",
                 hint="make it writable, then: rerail run",
             ) from error
+
+    def _is_live(self, run_id: str) -> bool:
+        """Return whether a run has a live owner; not if it was deleted meanwhile."""
+        try:
+            return self.ownership(run_id).alive
+        except RunNotFound:
+            return False
 
     def _create(self, header: RunHeader, pipeline: bytes, path: str) -> DirectoryRunWriter:
         from rerail.stores.writer import DirectoryRunWriter  # only to own a run: readers start without it
