@@ -8,7 +8,7 @@ import time
 from rerail.errors import RerailError
 from rerail.ports import Store
 
-MOST = 100  # directories that one start looks at
+MAX_LOOKS = 100  # directories of each place that one start looks at
 FORGOTTEN_SECONDS = 24 * 3600.0  # after that the accounts of a run that is gone are removed
 
 
@@ -25,7 +25,7 @@ def sweep_channels(store: Store) -> None:
         return
     runs = os.path.dirname(store.directory("any"))
     index = None
-    for place in channels.all_directories()[:MOST]:
+    for place in channels.all_directories(MAX_LOOKS):
         lock = channels.lock_of(place)
         run_id = os.path.basename(os.path.dirname(lock))
         if not lock or os.path.dirname(os.path.dirname(lock)) != runs:

@@ -60,7 +60,7 @@ class DeadChannels:
     def __init__(self, mark: str, invocation: str = "", *, patient: bool = False) -> None:
         """Find the channels; if `patient`, wait for watchdogs that have not recorded the death of the owner yet."""
         own = _directories(_prefix(mark))
-        lent = [place for place in _directories(_common()) if invocation and _digest(invocation) in place]
+        lent = _directories(_common(), _digest(invocation)) if invocation else []
         lent = [place for place in lent if place not in own]
         self._places = [*own, *lent]
         self._ours = [*own, *(place for place in lent if _is_abandoned(place))]
@@ -294,14 +294,15 @@ def _new_directory(prefix: str) -> str:
     return tempfile.mkdtemp(prefix=prefix)
 
 
-def _directories(prefix: str) -> list[str]:
-    """Return our channel directories with a prefix, in all places where an earlier invocation may have put them."""
-    found = []
+def _directories(prefix: str, holding: str = "", most: int | None = None) -> list[str]:
+    """Return our channel directories by their names, in all places where an earlier invocation may have put them."""
+    found: list[str] = []
     for place in dict.fromkeys(
         (*_memory(), *(os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp")
     ):
         with contextlib.suppress(OSError):
-            paths = [os.path.join(place, entry) for entry in os.listdir(place or ".") if entry.startswith(prefix)]
+            names = [entry for entry in os.listdir(place or ".") if entry.startswith(prefix) and holding in entry]
+            paths = (os.path.join(place, name) for name in names[:most])
             found += [path for path in paths if _is_private(path)]
     return found
 
@@ -327,9 +328,9 @@ def wipe(mark: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def all_directories() -> list[str]:
-    """Return the channel directories of all runs of this user."""
-    return _directories(_common())
+def all_directories(most: int | None = None) -> list[str]:
+    """Return the channel directories of all runs of this user, at most so many of each place."""
+    return _directories(_common(), most=most)
 
 
 def lock_of(place: str) -> str:
