@@ -14,6 +14,7 @@ from rerail.durable import SharedLock
 from rerail.errors import StateUnwritable
 
 _ENDING = ".json"
+TRIES = 50  # to write a record while other runs end
 _decode = msgspec.json.Decoder(ClaimRecord).decode
 
 
@@ -47,9 +48,17 @@ class DirectoryClaims:
     def write(self, record: ClaimRecord) -> None:
         try:
             durable.remove_temporaries(self._directory)  # of processes that were killed
-            durable.replace_cache(self._path(record.run_id), msgspec.json.encode(record))
+            self._replace(self._path(record.run_id), msgspec.json.encode(record))
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _replace(self, path: str, data: bytes) -> None:
+        for _ in range(TRIES):
+            try:
+                return durable.replace_cache(path, data)
+            except FileNotFoundError:  # another run, which released its claims, took the new file for a left-over
+                continue
+        return durable.replace_cache(path, data)
 
     def remove(self, run_id: str) -> None:
         with contextlib.suppress(OSError):
